@@ -1,0 +1,15 @@
+# Header-only libraries of the core: from the system, or from a folder of headers (-DNARROW_DEPS_DIR=).
+add_library(narrow_headers INTERFACE)
+target_compile_definitions(narrow_headers INTERFACE FMT_HEADER_ONLY XXH_INLINE_ALL)
+if(NARROW_DEPS_DIR)
+  target_include_directories(narrow_headers SYSTEM INTERFACE ${NARROW_DEPS_DIR})
+endif()
+foreach(header fmt/format.h nlohmann/json.hpp xxhash.h)
+  string(MAKE_C_IDENTIFIER "NARROW_HEADER_${header}" variable)
+  find_path(${variable} ${header} HINTS ${NARROW_DEPS_DIR})
+  if(NOT ${variable})
+    message(FATAL_ERROR "header ${header} was not found; `make setup` installs it, or name a folder with -DNARROW_DEPS_DIR=")
+  endif()
+endforeach()
+
+find_package(OpenMP REQUIRED COMPONENTS CXX)

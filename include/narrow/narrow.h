@@ -1,0 +1,9 @@
+#pragma once
+/// Everything of narrow.
+
+#include "narrow/codec.h"
+#include "narrow/error.h"
+#include "narrow/format.h"
+#include "narrow/quantize.h"
+#include "narrow/scheme.h"
+#include "narrow/tensor.h"

@@ -1,0 +1,88 @@
+#pragma once
+/// Quantizing a whole checkpoint: which tensors become what, what that costs, and doing it.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "narrow/checkpoint.h"
+#include "narrow/quantize.h"
+#include "narrow/scheme.h"
+
+namespace narrow {
+
+/// Which tensors are quantized, and how. A pattern is an exact tensor name, a module name (the tensor's name without
+/// ".weight"), the last part of one ("lm_head"), or "re:" and a regular expression that matches from the start.
+struct Recipe {
+  Scheme scheme;
+  std::vector<std::string> targets;                       ///< empty: the weights of Linear layers
+  std::vector<std::string> ignore{"lm_head"};             ///< wins over targets; embeddings and norms are never Linear
+  std::vector<std::pair<std::string, Scheme>> rules;      ///< the first that matches replaces the scheme
+  QuantizeOptions options{};
+
+  /// Reads a YAML recipe: scheme, targets, ignore, rules. Throws InvalidArgument naming the line.
+  static Recipe load_yaml(const std::filesystem::path& path);
+};
+
+enum class Fate : std::uint8_t { kQuantize, kCopy };
+
+/// One tensor's way through a recipe.
+struct PlannedTensor {
+  std::string name;
+  Fate fate = Fate::kCopy;
+  Scheme scheme{};           ///< where quantized
+  std::string reason;        ///< "Linear weight", "ignored by lm_head", "norm: not a matrix", ...
+  DType dtype = DType::kF32;
+  Shape shape;
+  std::uint64_t bytes_before = 0, bytes_after = 0;
+};
+
+/// What quantizing would do, computed without reading a value.
+struct Plan {
+  std::vector<PlannedTensor> tensors;
+  std::uint64_t bytes_before = 0;        ///< of all tensors
+  std::uint64_t bytes_after = 0;         ///< of all tensors; exact
+  std::uint64_t file_bytes = 0;          ///< of the tensor files to be written, headers included; exact
+  double bits_per_weight = 0.0;          ///< over the quantized tensors, scales included
+  std::uint64_t peak_memory = 0;         ///< bytes of buffers at the largest tensor
+  std::uint64_t free_disk = 0;           ///< where the output would go
+};
+Plan plan_quantize(const Checkpoint& input, const Recipe& recipe, const std::filesystem::path& output_place);
+
+/// After each tensor: which one, how many bytes of input are done, and what error it has (quantized ones).
+struct TensorProgress {
+  std::string name;
+  bool quantized = false;
+  std::uint64_t bytes_done = 0, bytes_total = 0;
+  ErrorMetrics error{};
+};
+using ProgressCallback = std::function<void(const TensorProgress&)>;
+
+/// The error of each quantized tensor, read back from the written files and compared with the source.
+struct TensorResult {
+  std::string name;
+  Scheme scheme;
+  ErrorMetrics error;
+  double clipped = 0.0;
+};
+struct QuantizeReport {
+  Plan plan;
+  std::vector<TensorResult> tensors;
+  double seconds = 0.0;
+  double sqnr_db = 0.0;   ///< over all quantized values together
+};
+
+/// Writes the quantized checkpoint to `output` (a directory that does not exist, or is empty). Streaming: buffers for
+/// one tensor at a time. Atomic: files appear under their names when complete, the manifest last. Verified: every
+/// tensor is read back, its hash checked and its values compared with the source.
+QuantizeReport quantize_checkpoint(const std::filesystem::path& input, const std::filesystem::path& output, const Recipe& recipe,
+                                   const ProgressCallback& progress = {});
+
+/// The reverse: a plain checkpoint in fp32, bf16 or fp16.
+void dequantize_checkpoint(const std::filesystem::path& input, const std::filesystem::path& output, DType dtype,
+                           const ProgressCallback& progress = {});
+
+}  // namespace narrow

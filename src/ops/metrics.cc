@@ -1,0 +1,121 @@
+/// Error metrics and conversions between the wide float types.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "device/float_environment.h"
+#include "format/scale_rule.h"
+#include "kernels/storage.h"
+#include "narrow/error.h"
+#include "narrow/quantize.h"
+
+namespace narrow {
+namespace {
+
+// Sums run over chunks of this size and then over the chunks in order, whatever the number of threads.
+constexpr std::int64_t kChunk = 16 * 1024;
+
+struct Sums {
+  double absolute = 0.0, squared = 0.0, xx = 0.0, yy = 0.0, xy = 0.0, largest = 0.0;
+};
+
+Sums sum_chunk(const Tensor& x, const Tensor& y, std::int64_t begin, std::int64_t end) {
+  Sums sums;
+  for (std::int64_t i = begin; i < end; ++i) {
+    const double a = load_value(x.data(), x.dtype(), i), b = load_value(y.data(), y.dtype(), i);
+    const double error = std::fabs(a - b);
+    sums.absolute += error;
+    sums.squared += error * error;
+    sums.xx += a * a;
+    sums.yy += b * b;
+    sums.xy += a * b;
+    if (!(error <= sums.largest)) sums.largest = error;  // keeps a NaN
+  }
+  return sums;
+}
+
+void require_comparable(const Tensor& x, const Tensor& y) {
+  if (!is_floating(x.dtype()) || !is_floating(y.dtype()) || x.shape() != y.shape())
+    throw InvalidArgument(fmt::format("compare: {} {} and {} {} are not float tensors of one shape", name_of(x.dtype()), to_string(x.shape()),
+                                      name_of(y.dtype()), to_string(y.shape())));
+}
+
+}  // namespace
+
+ErrorMetrics compare(const Tensor& x_any, const Tensor& y_any) {
+  require_comparable(x_any, y_any);
+  const Tensor x = x_any.contiguous(), y = y_any.contiguous();
+  const std::int64_t count = x.size(), chunks = (count + kChunk - 1) / kChunk;
+  std::vector<Sums> parts(static_cast<std::size_t>(chunks));
+#pragma omp parallel for schedule(static) if (chunks > 1)
+  for (std::int64_t i = 0; i < chunks; ++i) {
+    const FloatEnvironment environment;
+    parts[static_cast<std::size_t>(i)] = sum_chunk(x, y, i * kChunk, std::min(count, (i + 1) * kChunk));
+  }
+  Sums sums;
+  for (const Sums& part : parts) {
+    sums.absolute += part.absolute;
+    sums.squared += part.squared;
+    sums.xx += part.xx;
+    sums.yy += part.yy;
+    sums.xy += part.xy;
+    if (!(part.largest <= sums.largest)) sums.largest = part.largest;
+  }
+  ErrorMetrics metrics;
+  metrics.count = count;
+  if (count == 0) {
+    metrics.sqnr_db = std::numeric_limits<double>::infinity();
+    return metrics;
+  }
+  metrics.max_absolute = sums.largest;
+  metrics.mean_absolute = sums.absolute / static_cast<double>(count);
+  metrics.rms = std::sqrt(sums.squared / static_cast<double>(count));
+  metrics.sqnr_db = sums.squared == 0.0 ? std::numeric_limits<double>::infinity() : 10.0 * std::log10(sums.xx / sums.squared);
+  const double norms = std::sqrt(sums.xx) * std::sqrt(sums.yy);
+  metrics.cosine = norms > 0.0 ? sums.xy / norms : (sums.squared == 0.0 ? 1.0 : 0.0);
+  return metrics;
+}
+
+double clipped_share(const Tensor& x_any, const QuantizedTensor& q) {
+  if (x_any.shape() != q.shape) throw InvalidArgument(fmt::format("clipped_share: {} is not the shape {} of the quantized tensor", to_string(x_any.shape()), to_string(q.shape)));
+  if (x_any.size() == 0) return 0.0;
+  const Tensor x = x_any.contiguous();
+  const ScaleGrid grid = q.grid();
+  const MatrixShape matrix = as_matrices(q.shape);
+  const std::int64_t rows = matrix.total_rows();
+  const float highest = static_cast<float>(q.scheme.asymmetric ? q.scheme.element.max_code() : q.scheme.element.largest());
+  std::int64_t clipped = 0;
+#pragma omp parallel for schedule(static) reduction(+ : clipped)
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const FloatEnvironment environment;
+    for (std::int64_t col = 0; col < matrix.cols; ++col) {
+      const std::int64_t cell = grid.grid_row(row) * grid.cols + grid.grid_col(col);
+      const float scale = q.scheme.has_scales() ? effective_scale(q.scheme, load_scale_code(q.scales.data(), q.scheme.scale, cell), q.outer_scale) : 1.0f;
+      const float zero = q.scheme.asymmetric ? static_cast<float>(q.zero_points.as<std::uint8_t>()[cell]) : 0.0f;
+      const float quotient = load_value(x.data(), x.dtype(), row * matrix.cols + col) / scale;
+      // A quotient that rounds back into the range is not clipped: half a step of room on integers.
+      const float room = q.scheme.element.is_integer() ? 0.5f : 0.0f;
+      const float low = q.scheme.asymmetric ? -zero : -highest, high = highest - zero;
+      clipped += quotient > high + room || quotient < low - room ? 1 : 0;
+    }
+  }
+  return static_cast<double>(clipped) / static_cast<double>(x.size());
+}
+
+Tensor convert(const Tensor& x_any, DType dtype, Overflow overflow) {
+  if (!is_floating(x_any.dtype()) || !is_floating(dtype))
+    throw InvalidArgument(fmt::format("convert: {} to {} is not a conversion between F32, F16 and BF16", name_of(x_any.dtype()), name_of(dtype)));
+  const Tensor x = x_any.contiguous();
+  if (x.dtype() == dtype) return x;
+  Tensor y = Tensor::empty(dtype, x.shape());
+  const std::int64_t count = x.size();
+#pragma omp parallel for schedule(static)
+  for (std::int64_t i = 0; i < count; ++i) store_value(y.data(), dtype, i, load_value(x.data(), x.dtype(), i), overflow);
+  return y;
+}
+
+}  // namespace narrow
