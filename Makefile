@@ -1,0 +1,65 @@
+# The thin front of narrow. `make help` lists what there is.
+SHELL := /bin/bash
+JOBS ?= $(shell nproc)
+SECONDS_EACH ?= 30
+BIN := build/release/bin
+PYTHON := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: setup build demo test test-unit test-sanitizers test-python test-install test-arm bench fuzz gpu-test gpu-bench format tidy rules clean help
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+setup: ## install what is missing (apt as root, a .venv with pip); the second time it does nothing
+	@tools/dev/setup.sh
+
+build: setup ## build the library, the command, tests and benchmarks into build/release
+	@cmake --preset release > build.log 2>&1 || { cat build.log; rm -f build.log; exit 1; }
+	@grep -E 'CUDA:' build.log || true; rm -f build.log
+	@cmake --build --preset release -j $(JOBS)
+
+demo: build ## quantize the bundled model to six schemes and show the result
+	@tools/dev/demo.sh
+
+test: build ## everything that CI runs
+	@$(MAKE) --no-print-directory rules test-unit test-python test-install test-arm test-sanitizers
+
+test-unit:
+	@ctest --preset release -j $(JOBS)
+
+test-python:
+	@$(PYTHON) -m pytest -q tests/python --bin-dir $(BIN)
+
+test-install:
+	@tools/dev/test_install.sh
+
+test-arm:
+	@tools/dev/test_arm.sh $(JOBS)
+
+test-sanitizers:
+	@cmake --preset dev > /dev/null && cmake --build --preset dev -j $(JOBS) && ctest --preset dev -j $(JOBS)
+
+bench: build ## measure the CPU operations beside this machine's own limits
+	@for program in $(BIN)/bench_*; do case $$program in *cuda*) ;; *) $$program $(ARGS) || exit 1;; esac; done
+
+fuzz: setup ## run every fuzzer for SECONDS_EACH seconds
+	@tools/dev/fuzz.sh $(SECONDS_EACH)
+
+gpu-test: ## the tests labelled gpu, on a machine with a CUDA device
+	@tools/dev/gpu_run.sh test
+
+gpu-bench: ## the GPU benchmarks, on a machine with a CUDA device
+	@tools/dev/gpu_run.sh bench
+
+format: ## clang-format over every source
+	@git ls-files '*.h' '*.cc' '*.cu' '*.cuh' '*.inl' | xargs clang-format -i
+
+tidy: setup ## clang-tidy over every source
+	@cmake --preset tidy > /dev/null && cmake --build --preset tidy -j $(JOBS)
+
+rules: ## the rules of docs/architecture.md, checked by script
+	@python3 tools/dev/check_rules.py
+
+clean: ## remove what was built
+	@rm -rf build

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Installs what narrow needs and does not find: Debian packages (as root) and a .venv with Python packages.
+# The second time it does nothing. Without root it names what is missing in one line.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+packages=(g++ cmake ninja-build ccache pkg-config python3 python3-venv
+  libfmt-dev nlohmann-json3-dev libxxhash-dev libcli11-dev libyaml-cpp-dev            # the library and the command
+  libgtest-dev libgmock-dev googletest librapidcheck-dev libbenchmark-dev              # tests and benchmarks
+  libopenblas-dev libdnnl-dev                                                          # peers in the benchmarks
+  g++-aarch64-linux-gnu qemu-user                                                      # the ARM leaves
+  clang clang-format clang-tidy libclang-rt-14-dev libomp-dev)                         # fuzzing and checks
+requirements=tools/dev/requirements.txt
+
+stamp=.venv/setup.$(cat "$0" "$requirements" | cksum | cut -d' ' -f1)
+[ -e "$stamp" ] && exit 0
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+  if [ "$(id -u)" -ne 0 ]; then
+    echo "setup: missing packages, install them as root: apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  echo "setup: installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq
+  apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null
+fi
+
+[ -x .venv/bin/python ] || python3 -m venv .venv
+.venv/bin/python -m pip install --quiet --requirement "$requirements"
+rm -f .venv/setup.*
+touch "$stamp"
+echo "setup: done"
