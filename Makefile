@@ -26,6 +26,7 @@ test: build ## everything that CI runs
 	@$(MAKE) --no-print-directory rules test-unit test-python test-install test-arm test-sanitizers
 
 test-unit:
+	@cmake --build build/release --target all_verify_interface_header_sets -j $(JOBS) > /dev/null
 	@ctest --preset release -j $(JOBS)
 
 test-python:
