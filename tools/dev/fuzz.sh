@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Builds the libFuzzer targets with the address and undefined-behaviour sanitizers and runs each for a while.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+seconds=${1:-30}
+cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER=clang++ -DNARROW_CUDA=OFF -DNARROW_BUILD_TESTS=OFF \
+  -DNARROW_BUILD_TOOLS=OFF -DNARROW_BUILD_BENCHMARKS=OFF -DNARROW_BUILD_FUZZERS=ON -DNARROW_SANITIZE=address,undefined > /dev/null
+cmake --build build/fuzz
+for target in build/fuzz/bin/fuzz_*; do
+  name=$(basename "$target")
+  found=build/fuzz/corpus/$name
+  mkdir -p "$found"
+  echo "$name: $seconds seconds"
+  "$target" -max_total_time="$seconds" -timeout=5 -rss_limit_mb=1024 -print_final_stats=0 -verbosity=0 "$found" "fuzz/corpus/$name"
+done
