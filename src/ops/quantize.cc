@@ -163,6 +163,7 @@ std::size_t QuantizedTensor::row_bytes() const { return packed_row_bytes(scheme,
 std::size_t QuantizedTensor::byte_size() const { return quantized_bytes(scheme, shape); }
 
 QuantizedTensor quantize(const Tensor& x, const Scheme& scheme, const QuantizeOptions& options) {
+  const FloatEnvironment environment;
   require_floating("quantize", x.dtype());
   require_cpu("quantize", x.device());
   if (scheme.element.bits > 16) throw InvalidArgument(fmt::format("quantize: {} is not narrower than its input", scheme.to_string()));
