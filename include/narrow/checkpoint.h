@@ -19,11 +19,11 @@ namespace narrow {
 
 /// A tensor as a file declares it.
 struct TensorInfo {
-  std::string name;
+  std::string name{};
   DType dtype = DType::kF32;
-  Shape shape;
+  Shape shape{};
   std::uint64_t begin = 0, end = 0;  ///< bytes in the file, from its start
-  std::string file;                  ///< file name within the checkpoint's directory
+  std::string file{};                ///< file name within the checkpoint's directory
 
   std::uint64_t byte_size() const { return end - begin; }
 };
