@@ -79,6 +79,13 @@ NARROW_HOST_DEVICE constexpr std::int64_t map_size(Layout layout, std::int64_t r
   return padded(rows, map.tile_rows) * padded(cols, map.tile_cols);
 }
 
+/// Columns that are neighbours in memory: those of one row that share all digits but the fastest.
+NARROW_HOST_DEVICE constexpr std::int64_t map_run(Layout layout, std::int64_t cols) {
+  const LayoutMap map = layout_map(layout);
+  if (map.digit_count > 0) return map.digits[map.digit_count - 1].radix;
+  return map.stripes ? 1 : cols;
+}
+
 static_assert(map_offset(Layout::kRow, 2, 3, 5, 7) == 17);
 static_assert(map_offset(Layout::kCol, 2, 3, 5, 7) == 17);
 static_assert(map_offset(Layout::kCol32, 1, 32, 2, 33) == 64 + 32);        // cuBLASLt: 33 columns, 2 rows: stripes 64 apart

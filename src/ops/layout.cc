@@ -12,18 +12,11 @@
 namespace narrow {
 namespace {
 
-/// Columns that are neighbours in memory: those of one row that share all digits but the fastest.
-std::int64_t run_length(Layout layout, std::int64_t cols) {
-  const LayoutMap map = layout_map(layout);
-  if (map.digit_count > 0) return map.digits[map.digit_count - 1].radix;
-  return map.stripes ? 1 : cols;
-}
-
 /// Element is an unsigned integer of the element's size. Rows go to threads; runs of columns move as a whole.
 template <typename Element>
 void transform_matrix(const Element* in, Element* out, std::int64_t rows, std::int64_t cols, Layout from, Layout to) {
   const std::int64_t size = map_size(to, rows, cols);
-  const std::int64_t run = std::max<std::int64_t>(1, std::min(run_length(from, cols), run_length(to, cols)));
+  const std::int64_t run = std::max<std::int64_t>(1, std::min(map_run(from, cols), map_run(to, cols)));
   if (size != rows * cols) std::fill(out, out + size, Element{0});
 #pragma omp parallel for schedule(static) if (size > 65536)
   for (std::int64_t row = 0; row < rows; ++row)
