@@ -5,10 +5,17 @@ function(narrow_cpu_leaf source)
   set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${ARGN}")
 endfunction()
 
+set(NARROW_FUSED_AVX2_FLAGS -mavx2 -mfma -mf16c -mbmi2 -Wno-psabi)
+set(NARROW_FUSED_AVX512_FLAGS -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mavx512vbmi2
+  -mavx512vpopcntdq -mavx512bitalg -mprefer-vector-width=512 -Wno-psabi)
+
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   target_sources(narrow PRIVATE kernels/cpu/x86/table.cc kernels/cpu/x86/fused_table.cc)
+  narrow_cpu_leaf(kernels/cpu/x86/fused_avx2.cc ${NARROW_FUSED_AVX2_FLAGS})
+  narrow_cpu_leaf(kernels/cpu/x86/fused_avx512.cc ${NARROW_FUSED_AVX512_FLAGS})
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   target_sources(narrow PRIVATE kernels/cpu/arm/table.cc kernels/cpu/arm/fused_table.cc)
+  narrow_cpu_leaf(kernels/cpu/arm/fused_neon.cc -Wno-psabi)
 else()
   message(FATAL_ERROR "narrow has CPU tables for x86_64 and aarch64; add kernels/cpu/<arch>/table.cc for ${CMAKE_SYSTEM_PROCESSOR}")
 endif()

@@ -3,7 +3,8 @@
 ///
 /// Each call equals quantize(y, scheme, {.nonfinite = NonFinite::kSaturate}) of the fp32 tensor y that its equation gives, bit
 /// for bit, on every backend and for any number of threads. Every operation of the equations is one IEEE fp32 operation,
-/// inputs are widened exactly, and sums over a row have one fixed order (format/row_sum.h).
+/// inputs are widened exactly, sums over a row have one fixed order (format/row_sum.h), and a NaN is
+/// the positive quiet one.
 
 #include <cstdint>
 #include <optional>

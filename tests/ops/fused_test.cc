@@ -134,7 +134,7 @@ TEST(Fused, EveryKernelEqualsTheReference) {
                 problem.other = problem.residual = theirs.data() + element * offset;
                 reference::kFused.run(problem, 0, rows, b.data());
                 for (std::size_t i = 0; i < a.size(); ++i)
-                  ASSERT_TRUE(std::bit_cast<std::uint32_t>(a[i]) == std::bit_cast<std::uint32_t>(b[i]) || (std::isnan(a[i]) && std::isnan(b[i])))
+                  ASSERT_EQ(std::bit_cast<std::uint32_t>(a[i]), std::bit_cast<std::uint32_t>(b[i]))
                       << kernel.name << " op " << int(op) << " " << name_of(dtype) << " cols " << cols << " at " << i << ": " << a[i] << " " << b[i];
                 ASSERT_TRUE(same_bytes(mine, theirs)) << kernel.name << " " << name_of(dtype) << " cols " << cols;
               }

@@ -2,6 +2,7 @@
 
 #include "kernels/fused.h"
 
+#include <bit>
 #include <cmath>
 
 #include "format/elementary.h"
@@ -58,6 +59,9 @@ void run_row(const FusedProblem& problem, std::int64_t row, float* y) {
       for (std::int64_t i = 0; i < cols; ++i) y[i] = gelu_tanh_f32(y[i]);
       break;
   }
+  // Backends make NaN with different signs; formats that keep NaN see this one.
+  for (std::int64_t i = 0; i < cols; ++i)
+    if (std::isnan(y[i])) y[i] = std::bit_cast<float>(0x7FC00000u);
 }
 
 void run(const FusedProblem& problem, std::int64_t row_begin, std::int64_t row_end, float* y) {
