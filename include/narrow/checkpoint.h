@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,15 +60,20 @@ class Checkpoint {
   Tensor tensor(std::string_view name) const;
   /// Codes and scales of a quantized tensor; throws InvalidArgument for any other.
   QuantizedTensor quantized(std::string_view name) const;
-  /// A stored tensor's bytes.
+  /// A stored tensor, and a range of its bytes: whoever streams needs no more memory than the range.
   Tensor read_stored(std::string_view name) const;
+  void read_bytes(const TensorInfo& info, std::uint64_t offset, std::span<std::byte> bytes) const;
 
   /// Files beside the tensors (config.json, tokenizer.json, ...), by name, in order.
   const std::vector<std::string>& side_files() const;
   /// config.json as text; empty where there is none.
   std::string config() const;
-  /// The index's weight_map order of shard files; one name for a single file.
+  /// The safetensors files, in order of name; one name for a single file.
   const std::vector<std::string>& tensor_files() const;
+  /// The index's file name; empty for a single file.
+  const std::string& index_file() const;
+  /// A tensor file's __metadata__.
+  const std::map<std::string, std::string>& metadata(std::string_view file) const;
 
   struct State;
   explicit Checkpoint(std::shared_ptr<const State> state) : state_(std::move(state)) {}

@@ -52,12 +52,14 @@ struct Plan {
 };
 Plan plan_quantize(const Checkpoint& input, const Recipe& recipe, const std::filesystem::path& output_place);
 
-/// After each tensor: which one, how many bytes of input are done, and what error it has (quantized ones).
+/// Every tensor is reported twice: when it was written, and when it was read back and compared with the source.
+enum class Stage : std::uint8_t { kWritten, kVerified };
 struct TensorProgress {
   std::string name;
+  Stage stage = Stage::kWritten;
   bool quantized = false;
-  std::uint64_t bytes_done = 0, bytes_total = 0;
-  ErrorMetrics error{};
+  std::uint64_t bytes_done = 0, bytes_total = 0;  ///< of input, each tensor counted once per stage
+  ErrorMetrics error{};                           ///< of quantized tensors, once verified
 };
 using ProgressCallback = std::function<void(const TensorProgress&)>;
 

@@ -1,10 +1,5 @@
 /// Error metrics and conversions between the wide float types.
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <vector>
-
 #include <fmt/format.h>
 
 #include "device/float_environment.h"
@@ -12,31 +7,10 @@
 #include "kernels/storage.h"
 #include "narrow/error.h"
 #include "narrow/quantize.h"
+#include "ops/error_accumulator.h"
 
 namespace narrow {
 namespace {
-
-// Sums run over chunks of this size and then over the chunks in order, whatever the number of threads.
-constexpr std::int64_t kChunk = 16 * 1024;
-
-struct Sums {
-  double absolute = 0.0, squared = 0.0, xx = 0.0, yy = 0.0, xy = 0.0, largest = 0.0;
-};
-
-Sums sum_chunk(const Tensor& x, const Tensor& y, std::int64_t begin, std::int64_t end) {
-  Sums sums;
-  for (std::int64_t i = begin; i < end; ++i) {
-    const double a = load_value(x.data(), x.dtype(), i), b = load_value(y.data(), y.dtype(), i);
-    const double error = std::fabs(a - b);
-    sums.absolute += error;
-    sums.squared += error * error;
-    sums.xx += a * a;
-    sums.yy += b * b;
-    sums.xy += a * b;
-    if (!(error <= sums.largest)) sums.largest = error;  // keeps a NaN
-  }
-  return sums;
-}
 
 void require_comparable(const Tensor& x, const Tensor& y) {
   if (!is_floating(x.dtype()) || !is_floating(y.dtype()) || x.shape() != y.shape())
@@ -48,36 +22,9 @@ void require_comparable(const Tensor& x, const Tensor& y) {
 
 ErrorMetrics compare(const Tensor& x_any, const Tensor& y_any) {
   require_comparable(x_any, y_any);
-  const Tensor x = x_any.contiguous(), y = y_any.contiguous();
-  const std::int64_t count = x.size(), chunks = (count + kChunk - 1) / kChunk;
-  std::vector<Sums> parts(static_cast<std::size_t>(chunks));
-#pragma omp parallel for schedule(static) if (chunks > 1)
-  for (std::int64_t i = 0; i < chunks; ++i) {
-    const FloatEnvironment environment;
-    parts[static_cast<std::size_t>(i)] = sum_chunk(x, y, i * kChunk, std::min(count, (i + 1) * kChunk));
-  }
-  Sums sums;
-  for (const Sums& part : parts) {
-    sums.absolute += part.absolute;
-    sums.squared += part.squared;
-    sums.xx += part.xx;
-    sums.yy += part.yy;
-    sums.xy += part.xy;
-    if (!(part.largest <= sums.largest)) sums.largest = part.largest;
-  }
-  ErrorMetrics metrics;
-  metrics.count = count;
-  if (count == 0) {
-    metrics.sqnr_db = std::numeric_limits<double>::infinity();
-    return metrics;
-  }
-  metrics.max_absolute = sums.largest;
-  metrics.mean_absolute = sums.absolute / static_cast<double>(count);
-  metrics.rms = std::sqrt(sums.squared / static_cast<double>(count));
-  metrics.sqnr_db = sums.squared == 0.0 ? std::numeric_limits<double>::infinity() : 10.0 * std::log10(sums.xx / sums.squared);
-  const double norms = std::sqrt(sums.xx) * std::sqrt(sums.yy);
-  metrics.cosine = norms > 0.0 ? sums.xy / norms : (sums.squared == 0.0 ? 1.0 : 0.0);
-  return metrics;
+  ErrorAccumulator sums;
+  sums.add(x_any.contiguous(), y_any.contiguous());
+  return sums.metrics();
 }
 
 double clipped_share(const Tensor& x_any, const QuantizedTensor& q) {

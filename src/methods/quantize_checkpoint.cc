@@ -1,0 +1,176 @@
+/// quantize_checkpoint: file by file, tensor by tensor, run of rows by run of rows; then everything is read back.
+
+#include <chrono>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "io/atomic_file.h"
+#include "io/file_reader.h"
+#include "io/hash.h"
+#include "io/json.h"
+#include "io/manifest.h"
+#include "io/quantized_layout.h"
+#include "io/safetensors_header.h"
+#include "io/text.h"
+#include "kernels/storage.h"
+#include "methods/output_directory.h"
+#include "methods/preflight.h"
+#include "methods/read_back.h"
+#include "methods/row_chunks.h"
+#include "narrow/error.h"
+#include "narrow/recipe.h"
+
+namespace narrow {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The sentence for a tensor that cannot be quantized: names it, and the element where a value is not finite.
+[[noreturn]] void explain_failure(const PlannedTensor& planned, const Tensor& rows, std::int64_t first_element, const InvalidArgument& error) {
+  for (std::int64_t i = 0; i < rows.size(); ++i) {
+    const float value = load_value(rows.data(), rows.dtype(), i);
+    if (std::isfinite(value)) continue;
+    throw InvalidArgument(fmt::format("quantize: tensor {} has {} at element {}, which {} cannot hold; mend the tensor or ignore it", io::in_quotes(planned.name),
+                                      std::isnan(value) ? "NaN" : "an infinity", first_element + i, planned.scheme.to_string()));
+  }
+  throw InvalidArgument(fmt::format("quantize: tensor {}: {}", io::in_quotes(planned.name), error.what()));
+}
+
+void append_parts(io::SafetensorsWriter& writer, const std::vector<io::StoredPart>& parts, const QuantizedTensor& q) {
+  for (const io::StoredPart& part : parts) switch (part.part) {
+      case io::Part::kCodes: writer.append(part.name, q.codes.bytes()); break;
+      case io::Part::kScales: writer.append(part.name, q.scales.bytes()); break;
+      case io::Part::kZeroPoints: writer.append(part.name, q.zero_points.bytes()); break;
+      case io::Part::kOuterScale: writer.append(part.name, std::as_bytes(std::span(&q.outer_scale, 1))); break;
+    }
+}
+
+/// Quantizes one tensor into the file and returns the hash of its source.
+std::string write_quantized(const Checkpoint& input, const PlannedTensor& planned, const QuantizeOptions& options, io::SafetensorsWriter& writer) {
+  const TensorInfo& info = input.stored(planned.name);
+  const std::vector<io::StoredPart> parts = io::stored_parts(planned.name, planned.scheme, planned.shape);
+  const std::int64_t cols = as_matrices(planned.shape).cols;
+  const std::uint64_t row_bytes = static_cast<std::uint64_t>(cols) * static_cast<std::uint64_t>(bits_of(planned.dtype)) / 8;
+  io::Hasher source;
+  for (const RowChunk& chunk : quantize_chunks(planned.scheme, options, planned.shape, planned.dtype)) {
+    const Tensor rows = Tensor::empty(planned.dtype, chunk.shape);
+    const std::span<std::byte> bytes(rows.data(), rows.byte_size());
+    input.read_bytes(info, static_cast<std::uint64_t>(chunk.first) * row_bytes, bytes);
+    source.add(bytes);
+    try {
+      append_parts(writer, parts, quantize(rows, planned.scheme, options));
+    } catch (const InvalidArgument& error) {
+      explain_failure(planned, rows, chunk.first * cols, error);
+    }
+  }
+  return source.digits();
+}
+
+/// config.json with the object that tells a reader what this is.
+std::string config_text(const Checkpoint& input, const Recipe& recipe) {
+  const std::string text = input.config();
+  io::OrderedJson config = text.empty() ? io::OrderedJson::object() : io::parse_ordered_json(text, input.directory() / io::kConfigFile);
+  io::OrderedJson quantization{{"quant_method", "narrow"}, {"version", io::kManifestVersion}, {"scheme", recipe.scheme.to_string()}};
+  quantization["targets"] = recipe.targets.empty() ? std::vector<std::string>{"Linear"} : recipe.targets;
+  quantization["ignore"] = recipe.ignore;
+  quantization["rules"] = io::OrderedJson::array();
+  for (const auto& [pattern, scheme] : recipe.rules) quantization["rules"].push_back({{"match", pattern}, {"scheme", scheme.to_string()}});
+  config["quantization_config"] = std::move(quantization);
+  try {
+    return config.dump(2) + "\n";
+  } catch (const nlohmann::json::exception&) {
+    throw InvalidArgument("quantize: a pattern of the recipe is not UTF-8");
+  }
+}
+
+/// One run over a checkpoint.
+class Run {
+ public:
+  Run(const fs::path& input, const fs::path& output, const Recipe& recipe, const ProgressCallback& progress)
+      : input_(open_checkpoint(input)), recipe_(recipe), progress_(progress) {
+    report_.plan = plan_quantize(input_, recipe, output);
+    files_ = layout_output(input_, report_.plan.tensors);
+    config_ = config_text(input_, recipe);
+    constexpr std::uint64_t kPerTensor = 1024;  // of manifest and index
+    check_output_place(input, output, report_.plan.file_bytes + side_file_bytes(input_) + kPerTensor * (report_.plan.tensors.size() + 1024));
+  }
+
+  QuantizeReport execute(const fs::path& output) {
+    const auto begin = std::chrono::steady_clock::now();
+    io::AtomicDirectory directory(output);
+    manifest_.narrow_version = io::library_version();
+    for (const OutputFile& file : files_) {
+      write(file, directory.place());
+      verify(file, directory.place());
+    }
+    manifest_.side_files = write_side_files(input_, directory.place(), config_, files_);
+    io::write_text(directory.place() / io::kManifestFile, io::print_manifest(manifest_));
+    directory.commit();
+    report_.sqnr_db = noise_ == 0.0 ? std::numeric_limits<double>::infinity() : 10.0 * std::log10(signal_ / noise_);
+    report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    std::sort(report_.tensors.begin(), report_.tensors.end(), [](const TensorResult& a, const TensorResult& b) { return a.name < b.name; });
+    return std::move(report_);
+  }
+
+ private:
+  void write(const OutputFile& file, const fs::path& place) {
+    io::SafetensorsWriter writer(place / file.name, file.layout);
+    for (const PlannedTensor* planned : file.tensors) {
+      io::Manifest::LogicalTensor& entry = manifest_.tensors[planned->name];
+      entry.shape = planned->shape;
+      entry.source_dtype = planned->dtype;
+      if (planned->fate == Fate::kQuantize) {
+        entry.scheme = planned->scheme;
+        entry.source_hash = write_quantized(input_, *planned, recipe_.options, writer);
+        for (const io::StoredPart& part : io::stored_parts(planned->name, planned->scheme, planned->shape)) entry.stored[part.name] = {file.name, writer.hash(part.name)};
+      } else {
+        entry.source_hash = stream_tensor(input_, input_.stored(planned->name), [&](std::span<const std::byte> bytes) { writer.append(planned->name, bytes); });
+        entry.stored[planned->name] = {file.name, writer.hash(planned->name)};
+      }
+      tell(*planned, Stage::kWritten, {});
+    }
+    writer.commit();
+    manifest_.files[file.name] = {file.layout.file_bytes, file.layout.header.size(), io::hash_of(file.layout.header)};
+  }
+
+  void verify(const OutputFile& file, const fs::path& place) {
+    const WrittenFile written(place / file.name, file.layout);
+    for (const PlannedTensor* planned : file.tensors) {
+      const io::Manifest::LogicalTensor& entry = manifest_.tensors.at(planned->name);
+      if (planned->fate == Fate::kCopy) {
+        written.check_copy(input_, planned->name, entry);
+        tell(*planned, Stage::kVerified, {});
+        continue;
+      }
+      const ReadBack result = written.check_quantized(input_, planned->name, entry);
+      signal_ += result.signal;
+      noise_ += result.noise;
+      report_.tensors.push_back({planned->name, planned->scheme, result.error, result.clipped});
+      tell(*planned, Stage::kVerified, result.error);
+    }
+  }
+
+  void tell(const PlannedTensor& planned, Stage stage, const ErrorMetrics& error) {
+    done_ += planned.bytes_before;
+    if (progress_) progress_({planned.name, stage, planned.fate == Fate::kQuantize, done_, 2 * report_.plan.bytes_before, error});
+  }
+
+  Checkpoint input_;
+  const Recipe& recipe_;
+  const ProgressCallback& progress_;
+  std::vector<OutputFile> files_;
+  std::string config_;
+  io::Manifest manifest_;
+  QuantizeReport report_;
+  std::uint64_t done_ = 0;
+  double signal_ = 0.0, noise_ = 0.0;
+};
+
+}  // namespace
+
+QuantizeReport quantize_checkpoint(const fs::path& input, const fs::path& output, const Recipe& recipe, const ProgressCallback& progress) {
+  return Run(input, output, recipe, progress).execute(output);
+}
+
+}  // namespace narrow

@@ -1,0 +1,128 @@
+#include "methods/recipe_match.h"
+
+#include <regex>
+
+#include <fmt/format.h>
+
+#include "io/text.h"
+#include "narrow/error.h"
+
+namespace narrow {
+namespace {
+
+// std::regex recurses with the length of what it reads.
+constexpr std::size_t kLongestPattern = 512;
+constexpr std::size_t kLongestName = 1024;
+
+constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kLinear = "Linear";
+
+std::string_view module_of(std::string_view name) {
+  if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
+  return name;
+}
+
+std::string_view last_part(std::string_view module) { return module.substr(module.rfind('.') + 1); }
+
+bool has_any(std::string_view text, std::initializer_list<std::string_view> words) {
+  for (const std::string_view word : words)
+    if (text.find(word) != std::string_view::npos) return true;
+  return false;
+}
+
+bool is_embedding(std::string_view module) {
+  const std::string_view part = last_part(module);
+  return part.find("emb") != std::string_view::npos || part == "wte" || part == "wpe" || part == "shared";
+}
+
+bool is_norm(std::string_view module) {
+  const std::string_view part = last_part(module);
+  return has_any(part, {"norm", "Norm", "ln_"}) || part == "ln" || part == "ln1" || part == "ln2" || part == "ln0";
+}
+
+/// Why a tensor is not a Linear layer's weight; empty where it is.
+std::string not_linear(std::string_view name, const Shape& shape) {
+  const std::string_view module = module_of(name);
+  if (is_norm(module)) return "norm";
+  if (is_embedding(module)) return "embedding";
+  if (!name.ends_with(kWeight)) return "not a weight";
+  if (shape.size() != 2) return fmt::format("rank {}, not a matrix", shape.size());
+  return {};
+}
+
+class Pattern {
+ public:
+  explicit Pattern(const std::string& text) : text_(text) {
+    if (text.empty()) throw InvalidArgument("recipe: a pattern is empty; use a tensor's name, a module's name, Linear, or re: and a regular expression");
+    if (text.size() > kLongestPattern) throw InvalidArgument(fmt::format("recipe: the pattern {} is longer than {} characters", io::in_quotes(text), kLongestPattern));
+    if (!text.starts_with("re:")) return;
+    auto flags = std::regex::ECMAScript | std::regex::optimize;
+#if defined(__GLIBCXX__)
+    flags |= std::regex_constants::__polynomial;  // no exponential backtracking, and no back references
+#endif
+    try {
+      regex_ = std::make_unique<std::regex>(text.substr(3), flags);
+    } catch (const std::regex_error& error) {
+      throw InvalidArgument(fmt::format("recipe: {} is not a regular expression: {}", io::in_quotes(text), error.what()));
+    }
+  }
+
+  const std::string& text() const { return text_; }
+  bool is_linear() const { return text_ == kLinear; }
+
+  bool matches(std::string_view name) const {
+    const std::string_view module = module_of(name);
+    if (!regex_) return text_ == name || text_ == module || text_ == last_part(module);
+    if (name.size() > kLongestName)
+      throw InvalidArgument(fmt::format("recipe: tensor {} has a name of {} characters, too long for {}", io::in_quotes(name), name.size(), io::in_quotes(text_)));
+    return finds(name) || finds(module);
+  }
+
+ private:
+  bool finds(std::string_view text) const {
+    try {
+      return std::regex_search(text.begin(), text.end(), *regex_, std::regex_constants::match_continuous);
+    } catch (const std::regex_error& error) {
+      throw InvalidArgument(fmt::format("recipe: {} is too complex: {}", io::in_quotes(text_), error.what()));
+    }
+  }
+  std::string text_;
+  std::unique_ptr<std::regex> regex_;
+};
+
+}  // namespace
+
+struct RecipeMatcher::Patterns {
+  std::vector<Pattern> targets, ignore;
+  std::vector<std::pair<Pattern, Scheme>> rules;
+};
+
+RecipeMatcher::RecipeMatcher(const Recipe& recipe) : patterns_(std::make_unique<Patterns>()), scheme_(recipe.scheme) {
+  for (const std::string& text : recipe.targets) patterns_->targets.emplace_back(text);
+  for (const std::string& text : recipe.ignore) patterns_->ignore.emplace_back(text);
+  for (const auto& [text, scheme] : recipe.rules) patterns_->rules.emplace_back(Pattern(text), scheme);
+}
+
+RecipeMatcher::~RecipeMatcher() = default;
+
+RecipeMatcher::Decision RecipeMatcher::decide(std::string_view name, DType dtype, const Shape& shape) const {
+  if (!is_floating(dtype)) return {.reason = fmt::format("{}: not F32, F16 or BF16", name_of(dtype))};
+  for (const Pattern& pattern : patterns_->ignore)
+    if (pattern.matches(name) || (pattern.is_linear() && not_linear(name, shape).empty())) return {.reason = "ignored by " + pattern.text()};
+  Decision decision{Fate::kQuantize, scheme_, "Linear weight"};
+  const std::string other = not_linear(name, shape);
+  bool chosen = patterns_->targets.empty() && other.empty();
+  for (const Pattern& pattern : patterns_->targets) {
+    if (!(pattern.is_linear() ? other.empty() : pattern.matches(name))) continue;
+    chosen = true;
+    if (!pattern.is_linear()) decision.reason = "target " + pattern.text();
+    break;
+  }
+  if (!chosen) return {.reason = patterns_->targets.empty() ? other : "not a target"};
+  if (shape.empty()) return {.reason = "a scalar"};
+  for (const auto& [pattern, scheme] : patterns_->rules)
+    if (pattern.is_linear() ? other.empty() : pattern.matches(name)) return {Fate::kQuantize, scheme, "rule " + pattern.text()};
+  return decision;
+}
+
+}  // namespace narrow

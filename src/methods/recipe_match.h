@@ -1,0 +1,32 @@
+#pragma once
+/// A recipe's patterns, compiled once and asked for every tensor.
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "narrow/recipe.h"
+
+namespace narrow {
+
+class RecipeMatcher {
+ public:
+  /// Throws InvalidArgument for a pattern that is not a regular expression, or longer than 512 characters.
+  explicit RecipeMatcher(const Recipe& recipe);
+  ~RecipeMatcher();
+
+  struct Decision {
+    Fate fate = Fate::kCopy;
+    Scheme scheme{};
+    std::string reason;
+  };
+  Decision decide(std::string_view name, DType dtype, const Shape& shape) const;
+
+ private:
+  struct Patterns;
+  std::unique_ptr<Patterns> patterns_;
+  Scheme scheme_;
+};
+
+}  // namespace narrow
