@@ -4,6 +4,7 @@
 #include "narrow/codec.h"
 #include "narrow/error.h"
 #include "narrow/format.h"
+#include "narrow/matmul.h"
 #include "narrow/quantize.h"
 #include "narrow/scheme.h"
 #include "narrow/tensor.h"
