@@ -1,0 +1,44 @@
+#pragma once
+/// The fused neighbours of a product: the problem, and the rows of their table.
+
+#include <cstdint>
+#include <span>
+
+#include "device/cpu_features.h"
+#include "narrow/fused.h"
+#include "narrow/tensor.h"
+
+namespace narrow {
+
+struct FusedProblem {
+  FusedOp op = FusedOp::kIdentity;
+  DType dtype = DType::kF32;             ///< of x, other and residual: kF32, kF16, kBf16
+  std::int64_t rows = 0, cols = 0;
+  const void* x = nullptr;               ///< [rows, cols], columns contiguous
+  std::int64_t x_stride = 0;             ///< in elements
+  const void* other = nullptr;           ///< kSiluMul: up; kAddRmsNorm: the residual before
+  std::int64_t other_stride = 0;
+  void* residual = nullptr;              ///< kAddRmsNorm: the residual after, with other_stride; may be `other`
+  DType weight_dtype = DType::kF32;
+  const void* weight = nullptr;          ///< [cols]; null: ones
+  const void* bias = nullptr;            ///< [cols]; null: zeros
+  float epsilon = 1e-5f;
+};
+
+/// A row of the table. run writes the fp32 rows [row_begin, row_end) that are to be quantized to y [.., cols], contiguous, which
+/// a quantize kernel then reads from the first-level cache. Pure: no allocation, no exception; rows are independent.
+struct FusedKernel {
+  const char* name;
+  Isa isa;
+  bool (*accepts)(const FusedProblem&);
+  void (*run)(const FusedProblem&, std::int64_t row_begin, std::int64_t row_end, float* y);
+};
+
+/// The rows, best first; the last is the reference, which takes everything.
+std::span<const FusedKernel> fused_kernels();
+
+namespace reference {
+extern const FusedKernel kFused;
+}  // namespace reference
+
+}  // namespace narrow
