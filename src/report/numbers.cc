@@ -42,9 +42,13 @@ std::string duration_text(double seconds) {
 }
 
 std::string count_text(std::int64_t count) {
-  std::string digits = std::to_string(count);
-  for (std::size_t i = digits.size(); i > 3 + (count < 0 ? 1u : 0u);) digits.insert(i -= 3, ",");
-  return digits;
+  const std::string digits = fmt::format("{}", count);
+  std::string text;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0 && digits[i - 1] != '-') text += ',';
+    text += digits[i];
+  }
+  return text;
 }
 
 std::string value_text(double value) { return fmt::format("{:.4g}", value); }

@@ -135,8 +135,8 @@ void add_compare(CLI::App& app, Context& context) {
   auto options = std::make_shared<CompareOptions>();
   CLI::App* command = add_command(app, "compare", "Show the error of checkpoint B against A, tensor by tensor, worst first",
                                   "  narrow compare model/ small/\n");
-  command->add_option("a", options->a, "The reference: a safetensors file or a directory, plain or quantized")->option_text("A")->required();
-  command->add_option("b", options->b, "The other one, plain or quantized")->option_text("B")->required();
+  command->add_option("A", options->a, "The reference: a safetensors file or a directory, plain or quantized")->type_name("")->required();
+  command->add_option("B", options->b, "The other one, plain or quantized")->type_name("")->required();
   command->callback([&context, options] { context.run = [&context, options] { run_compare(context, *options); }; });
 }
 

@@ -50,8 +50,8 @@ void add_dequantize(CLI::App& app, Context& context) {
   auto options = std::make_shared<DequantizeOptions>();
   CLI::App* command = add_command(app, "dequantize", "Turn a quantized checkpoint back into a plain one, for tools that read nothing else",
                                   "  narrow dequantize small/ plain/ --dtype bf16\n");
-  command->add_option("input", options->input, "A directory written by `narrow quantize`")->option_text("IN")->required();
-  command->add_option("output", options->output, "The directory to write; it must not exist, or be empty")->option_text("OUT")->required();
+  command->add_option("IN", options->input, "A directory written by `narrow quantize`")->type_name("")->required();
+  command->add_option("OUT", options->output, "The directory to write; it must not exist, or be empty")->type_name("")->required();
   command->add_option("--dtype", options->dtype, "fp32, bf16 (default) or fp16")->option_text("TYPE");
   command->callback([&context, options] { context.run = [&context, options] { run_dequantize(context, *options); }; });
 }

@@ -49,6 +49,10 @@ double smallest_normal(const Format& format) { return is_even_grid(format) ? for
 double epsilon(const Format& format) { return std::ldexp(1.0, -format.mantissa_bits); }
 double decimal_digits(const Format& format) { return (format.mantissa_bits + 1) * std::log10(2.0); }
 
+std::string largest_text(const Format& format) {
+  return format.kind == FormatKind::kExponent ? report::power_text(format.largest()) : fmt::format("{:.6g}", format.largest());
+}
+
 std::string precision_text(const Format& format) {
   if (is_even_grid(format)) return fmt::format("step {}", report::value_text(format.smallest_positive()));
   if (format.kind == FormatKind::kCodebook) return fmt::format("{} levels", format.code_count());
@@ -108,7 +112,7 @@ void list_formats(Context& context) {
                          {"min subnormal", Align::kRight}, {"precision", Align::kRight}, {"specials"}});
   for (const auto& [name, format] : kNamedFormats) {
     list.push_back(format_object(std::string(name), format));
-    formats.add({{std::string(name), Paint::kAccent}, kind_text(format), std::to_string(format.bits), report::power_text(format.largest()),
+    formats.add({{std::string(name), Paint::kAccent}, kind_text(format), std::to_string(format.bits), largest_text(format),
                  report::power_text(smallest_normal(format)), has_subnormals(format) ? report::power_text(format.smallest_positive()) : "-",
                  precision_text(format), specials_text(format)});
   }
@@ -116,7 +120,7 @@ void list_formats(Context& context) {
   for (const auto& [name, scheme] : block_formats()) {
     list.push_back(scheme_object(std::string(name), scheme));
     blocks.add({{std::string(name), Paint::kAccent}, name_of(scheme.element), report::value_text(bits_per_weight(scheme).value_or(0.0)),
-                report::value_text(scheme.element.largest()), scaling_text(scheme)});
+                largest_text(scheme.element), scaling_text(scheme)});
   }
   context.answer(list);
   context.print(formats.render(context.out) + "\n" + blocks.render(context.out));
@@ -200,12 +204,13 @@ std::string equation_text(const Format& format) {
     case FormatKind::kFloat: break;
   }
   if (is_even_grid(format)) return fmt::format("value = (-1)^s * k * 2^-{}, k = the {} bits after the sign", m, m + 1);
+  if (m == 0) return fmt::format("value = (-1)^s * 2^(e-{}),  e = 0: zero", bias);
   return fmt::format("value = (-1)^s * 2^(e-{0}) * (1 + m/{1}),  e = 0: (-1)^s * 2^{2} * m/{1}", bias, 1 << m, 1 - bias);
 }
 
 std::string facts(const report::Style& style, const std::string& name, const Format& format) {
   std::string text = fmt::format("{}  {}, {} bits\n", report::painted(style, Paint::kBold, name), kind_text(format), format.bits);
-  text += fmt::format("  {}\n  max {}   min normal {}", equation_text(format), report::value_text(format.largest()), report::power_text(smallest_normal(format)));
+  text += fmt::format("  {}\n  max {}   min normal {}", equation_text(format), largest_text(format), report::power_text(smallest_normal(format)));
   if (has_subnormals(format)) text += fmt::format("   min subnormal {}", report::power_text(format.smallest_positive()));
   text += fmt::format("   precision {}   specials {}\n\n", precision_text(format), specials_text(format));
   return text;
@@ -247,7 +252,7 @@ void add_formats(CLI::App& app, Context& context) {
   auto name = std::make_shared<std::string>();
   CLI::App* command = add_command(app, "formats", "List all number formats; with a NAME, draw its values and list its codes",
                                   "  narrow formats\n  narrow formats fp6_e3m2\n  narrow formats nvfp4\n");
-  command->add_option("name", *name, "A format (fp6_e3m2, int4, nf4, e8m0, any fpN_eEmM) or a scheme (nvfp4, msfp12, int4:block128)")->option_text("[NAME]");
+  command->add_option("NAME", *name, "A format (fp6_e3m2, int4, nf4, e8m0, any fpN_eEmM) or a scheme (nvfp4, msfp12, int4:block128)")->type_name("");
   command->callback([&context, name] {
     context.run = [&context, name] { name->empty() ? list_formats(context) : show_one(context, *name); };
   });

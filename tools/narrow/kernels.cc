@@ -127,7 +127,7 @@ void add_kernels(CLI::App& app, Context& context) {
   auto scheme = std::make_shared<std::string>();
   CLI::App* command = add_command(app, "kernels", "List the kernels, what they need, and which are chosen on this machine",
                                   "  narrow kernels\n  narrow kernels nvfp4 --cpu avx2\n");
-  command->add_option("scheme", *scheme, "Show which kernel this scheme gets")->option_text("[SCHEME]");
+  command->add_option("SCHEME", *scheme, "Show which kernel this scheme gets")->type_name("");
   command->callback([&context, scheme] {
     context.run = [&context, scheme] { scheme->empty() ? list_kernels(context) : explain(context, *scheme); };
   });

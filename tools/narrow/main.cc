@@ -20,12 +20,13 @@ namespace narrow::command {
 constexpr const char* kExitCodes =
     "Exit codes: 0 done; 1 a check failed (verify, compare); 2 wrong usage; 3 a file is not what it claims to be;\n"
     "            4 reading or writing failed; 5 not possible on this machine or in this build; 6 an error in narrow;\n"
-    "            130 interrupted, nothing left behind.\n";
+    "            130 interrupted, nothing left behind.";
 
 CLI::App* add_command(CLI::App& app, const char* name, const char* sentence, const char* example) {
   CLI::App* command = app.add_subcommand(name, sentence);
   command->fallthrough();
-  command->footer(fmt::format("\nExample:\n{}\nOptions of every command (narrow --help): --threads, --cpu, --json, --quiet, --no-color", example));
+  command->set_help_flag("-h,--help", "Print this help");
+  command->footer(fmt::format("Example:\n{}\nOptions of every command (narrow --help): --threads, --cpu, --json, --quiet, --no-color", example));
   return command;
 }
 
@@ -43,6 +44,9 @@ void add_global_options(CLI::App& app, Context& context) {
 
 void build_parser(CLI::App& app, Context& context) {
   app.get_formatter()->column_width(30);
+  app.get_formatter()->label("SUBCOMMAND", "COMMAND");
+  app.get_formatter()->label("Subcommands", "Commands");
+  app.get_formatter()->label("Positionals", "Arguments");
   app.set_help_flag("-h,--help", "Print this help; `narrow COMMAND --help` explains a command");
   app.require_subcommand(1);
   add_global_options(app, context);
@@ -55,7 +59,7 @@ void build_parser(CLI::App& app, Context& context) {
   add_verify(app, context);
   add_kernels(app, context);
   app.footer(fmt::format(
-      "\nFirst steps:\n"
+      "First steps:\n"
       "  narrow inspect model/                    what is in a checkpoint (a safetensors file or a Hugging Face directory)\n"
       "  narrow plan model/ int8:row              what quantizing it would give, before any work\n"
       "  narrow quantize model/ small/ int8:row   do it\n"
@@ -148,7 +152,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& request) {  // --help, --version
     context.output = dynamic_cast<const CLI::CallForVersion*>(&request) != nullptr ? std::string(request.what()) + "\n"
                      : app.get_subcommands().empty()                                ? app.help()
-                                                                                    : app.get_subcommands().front()->help();
+                                                                                    : app.get_subcommands().front()->help("narrow");
     return write_output(context, kOk);
   } catch (const CLI::ParseError& error) {
     return fail_usage(app, context, error);

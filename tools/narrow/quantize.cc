@@ -112,8 +112,8 @@ void add_quantize(CLI::App& app, Context& context) {
                   "  narrow quantize model/ small/ int8:row\n"
                   "  narrow quantize model/ small/ int4:block128 --ignore lm_head --rule 're:.*down_proj=int8:row'\n"
                   "  narrow quantize model/ small/ --recipe recipe.yaml\n");
-  command->add_option("input", options->input, "A safetensors file or a directory")->option_text("IN")->required();
-  command->add_option("output", options->output, "The directory to write; it must not exist, or be empty")->option_text("OUT")->required();
+  command->add_option("IN", options->input, "A safetensors file or a directory")->type_name("")->required();
+  command->add_option("OUT", options->output, "The directory to write; it must not exist, or be empty")->type_name("")->required();
   add_recipe_options(*command, context, options->recipe);
   command->callback([&context, command, options] { context.run = [&context, command, options] { run_quantize(context, *command, *options); }; });
 }

@@ -26,8 +26,8 @@ Rounding parse_rounding(const std::string& name) {
 }  // namespace
 
 void add_recipe_options(CLI::App& command, const Context& context, RecipeOptions& options) {
-  command.add_option("scheme", options.scheme, "What weights become: int8:row, fp8_e4m3:row, int4:block128, nvfp4, ...")
-      ->option_text("SCHEME")->required(!context.has_argument("--recipe"));
+  command.add_option("SCHEME", options.scheme, "What weights become: int8:row, fp8_e4m3:row, int4:block128, nvfp4, ...")
+      ->type_name("")->required(!context.has_argument("--recipe"));
   command.add_option("--targets", options.targets, "Quantize these tensors instead of all Linear weights: names, or re:REGEX")->option_text("PATTERN ...");
   command.add_option("--ignore", options.ignore, "Leave these alone (default: lm_head); wins over --targets")->option_text("PATTERN ...");
   command.add_option("--rule", options.rules, "Another scheme for some tensors, e.g. 're:.*down_proj=int8:row'; the first match wins")

@@ -39,7 +39,7 @@ void run_verify(Context& context, const std::string& path) {
 void add_verify(CLI::App& app, Context& context) {
   auto path = std::make_shared<std::string>();
   CLI::App* command = add_command(app, "verify", "Check a checkpoint: structure, and the hash of every tensor of a quantized one", "  narrow verify small/\n");
-  command->add_option("path", *path, "A safetensors file or a directory, plain or quantized")->option_text("PATH")->required();
+  command->add_option("PATH", *path, "A safetensors file or a directory, plain or quantized")->type_name("")->required();
   command->callback([&context, path] { context.run = [&context, path] { run_verify(context, *path); }; });
 }
 
