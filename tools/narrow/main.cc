@@ -1,1 +1,170 @@
-int main() { return 0; }
+/// The command `narrow`: global options, errors and exit codes. The work is in one file per subcommand.
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include <fmt/format.h>
+#include <omp.h>
+
+
+#include "commands.h"
+#include "device/cpu_features.h"
+#include "narrow/error.h"
+
+namespace narrow::command {
+
+constexpr const char* kExitCodes =
+    "Exit codes: 0 done; 1 a check failed (verify, compare); 2 wrong usage; 3 a file is not what it claims to be;\n"
+    "            4 reading or writing failed; 5 not possible on this machine or in this build; 6 an error in narrow;\n"
+    "            130 interrupted, nothing left behind.";
+
+CLI::App* add_command(CLI::App& app, const char* name, const char* sentence, const char* example) {
+  CLI::App* command = app.add_subcommand(name, sentence);
+  command->fallthrough();
+  command->set_help_flag("-h,--help", "Print this help");
+  command->footer(fmt::format("Example:\n{}\nOptions of every command (narrow --help): --threads, --cpu, --json, --quiet, --no-color", example));
+  return command;
+}
+
+namespace {
+
+void add_global_options(CLI::App& app, Context& context) {
+  app.add_option("--threads", context.threads, "Use N threads; the results do not depend on it (default: all cores)")
+      ->type_name("N")->check(CLI::Range(1, 4096).description(""));
+  app.add_option("--cpu", context.cpu, "Use at most this instruction set: scalar, avx2, avx512, amx, neon, dotprod, i8mm")->type_name("ISA");
+  app.add_flag("--json", context.json, "Answer in JSON on standard output, for machines");
+  app.add_flag("--quiet", context.quiet, "No progress and no text; errors and --json remain");
+  app.add_flag("--no-color", context.no_color, "No colours (also: NO_COLOR set, or output that is no terminal)");
+  app.set_version_flag("--version", fmt::format("narrow {}", NARROW_VERSION), "Print the version and exit");
+}
+
+void build_parser(CLI::App& app, Context& context) {
+  app.get_formatter()->column_width(30);
+  app.get_formatter()->label("SUBCOMMAND", "COMMAND");
+  app.get_formatter()->label("Subcommands", "Commands");
+  app.get_formatter()->label("Positionals", "Arguments");
+  app.set_help_flag("-h,--help", "Print this help; `narrow COMMAND --help` explains a command");
+  app.require_subcommand(1);
+  add_global_options(app, context);
+  add_formats(app, context);
+  add_inspect(app, context);
+  add_plan(app, context);
+  add_quantize(app, context);
+  add_dequantize(app, context);
+  add_compare(app, context);
+  add_verify(app, context);
+  add_kernels(app, context);
+  app.footer(fmt::format(
+      "First steps:\n"
+      "  narrow inspect model/                    what is in a checkpoint (a safetensors file or a Hugging Face directory)\n"
+      "  narrow plan model/ int8:row              what quantizing it would give, before any work\n"
+      "  narrow quantize model/ small/ int8:row   do it\n"
+      "  narrow compare model/ small/             what it cost, tensor by tensor\n\n"
+      "A SCHEME is FORMAT[:GRANULARITY][:asym][:scale=FORMAT], e.g. int8:row, int4:block128:asym, fp8_e4m3:128x128, fp6_e3m2:row,\n"
+      "nvfp4, mxfp4, msfp12; `narrow formats` lists the formats.\n\n{}",
+      kExitCodes));
+}
+
+void apply_global_options(const Context& context) {
+  if (context.threads > 0) omp_set_num_threads(context.threads);
+  if (context.cpu.empty()) return;
+  const std::optional<Isa> isa = parse_isa(context.cpu);
+  if (!isa) {
+    std::string names;
+    for (const Isa known : all_isas()) names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(known));
+    throw InvalidArgument(fmt::format("--cpu {} is no instruction set that narrow knows; there are {}", context.cpu, names));
+  }
+  limit_cpu(*isa);
+}
+
+int fail(const Context& context, int code, const std::string& sentence) {
+  std::fputs(fmt::format("{} {}\n", report::painted(context.err, report::Paint::kBad, "narrow:"), sentence).c_str(), stderr);
+  return code;
+}
+
+/// One sentence for what the parser rejected, and where to read more.
+int fail_usage(const CLI::App& app, const Context& context, const CLI::ParseError& error) {
+  const auto chosen = app.get_subcommands();
+  const std::string command = chosen.empty() ? "narrow" : "narrow " + chosen.front()->get_name();
+  std::string sentence = error.what();
+  if (chosen.empty()) {
+    std::string word;
+    for (const std::string& argument : context.arguments)
+      if (word.empty() && !argument.starts_with("-")) word = argument;
+    if (!word.empty() && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) sentence = fmt::format("'{}' is not a command", word);
+  }
+  while (!sentence.empty() && (sentence.back() == '\n' || sentence.back() == '.')) sentence.pop_back();
+  for (char& letter : sentence)
+    if (letter == '\n') letter = ' ';
+  return fail(context, kWrongUsage, fmt::format("{}; `{} --help` shows how it is used", sentence, command));
+}
+
+int guarded(Context& context, const std::function<void()>& work) {
+  try {
+    work();
+    return context.exit_code;
+  } catch (const Interrupted&) {
+    return fail(context, kInterrupted, "interrupted; nothing was left behind");
+  } catch (const InvalidArgument& error) {
+    return fail(context, kWrongUsage, error.what());
+  } catch (const CorruptFile& error) {
+    return fail(context, kBadFile, error.what());
+  } catch (const IoError& error) {
+    return fail(context, kInputOutput, error.what());
+  } catch (const Unsupported& error) {
+    return fail(context, kUnsupported, error.what());
+  } catch (const CudaError& error) {
+    return fail(context, kUnsupported, error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(context, kInputOutput, error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(context, kUnsupported, "there is not enough memory; `narrow plan` says how much a quantization needs");
+  } catch (const std::exception& error) {
+    return fail(context, kInternal, fmt::format("internal error: {}", error.what()));
+  }
+}
+
+/// A reader that went away (`narrow formats | head -1`) is no error; a full disk is.
+int write_output(const Context& context, int code) {
+  const bool written = std::fwrite(context.output.data(), 1, context.output.size(), stdout) == context.output.size() && std::fflush(stdout) == 0;
+  if (written || errno == EPIPE || context.output.empty()) return code;
+  return fail(context, kInputOutput, fmt::format("standard output cannot be written: {}", std::strerror(errno)));
+}
+
+int run(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);
+  Context context;
+  context.arguments.assign(argv + 1, argv + argc);
+  CLI::App app{"narrow: makes the weights of a model small: formats of 1 to 16 bits, their scales, and checkpoints in them.\n", "narrow"};
+  build_parser(app, context);
+  context.no_color = context.has_argument("--no-color");
+  detect_terminal(context);
+  if (argc <= 1) {
+    std::fputs(app.help().c_str(), stderr);
+    return kWrongUsage;
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& request) {  // --help, --version
+    context.output = dynamic_cast<const CLI::CallForVersion*>(&request) != nullptr ? std::string(request.what()) + "\n"
+                     : app.get_subcommands().empty()                                ? app.help()
+                                                                                    : app.get_subcommands().front()->help("narrow");
+    return write_output(context, kOk);
+  } catch (const CLI::ParseError& error) {
+    return fail_usage(app, context, error);
+  }
+  const int code = guarded(context, [&] {
+    apply_global_options(context);
+    context.run();
+  });
+  return write_output(context, code);
+}
+
+}  // namespace
+}  // namespace narrow::command
+
+int main(int argc, char** argv) { return narrow::command::run(argc, argv); }

@@ -1,0 +1,391 @@
+/// The real command on a tiny checkpoint: every subcommand, exit codes, JSON, terminals, pipes and interrupts.
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "narrow/checkpoint.h"
+#include "narrow/quantize.h"
+#include "tools/process.h"
+
+namespace narrow {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::Outcome;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+/// Smooth, deterministic values with one loud column.
+Tensor values(Shape shape, DType dtype, float phase) {
+  Tensor x = Tensor::empty(DType::kF32, shape);
+  const std::int64_t cols = shape.back();
+  for (std::int64_t i = 0; i < x.size(); ++i)
+    x.as<float>()[i] = std::sin(0.7f * static_cast<float>(i) + phase) * (i % cols == 3 ? 20.0f : 1.0f);
+  return dtype == DType::kF32 ? x : convert(x, dtype);
+}
+
+std::string read_all(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// File names and bytes of a directory.
+std::map<std::string, std::string> contents(const fs::path& directory) {
+  std::map<std::string, std::string> result;
+  for (const auto& entry : fs::directory_iterator(directory)) result[entry.path().filename().string()] = read_all(entry.path());
+  return result;
+}
+
+class CommandTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::temp_directory_path() / ("narrow_command_" + std::string(info->name()) + "_" + std::to_string(getpid()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_ / "model");
+    const std::map<std::string, Tensor> tensors{
+        {"lm_head.weight", values({32, 64}, DType::kBf16, 0.1f)},
+        {"model.embed_tokens.weight", values({32, 64}, DType::kBf16, 0.2f)},
+        {"model.layers.0.mlp.down_proj.weight", values({64, 96}, DType::kBf16, 0.3f)},
+        {"model.layers.0.mlp.up_proj.weight", values({96, 64}, DType::kBf16, 0.4f)},
+        {"model.norm.weight", values({64}, DType::kBf16, 0.5f)},
+    };
+    write_safetensors(folder_ / "model" / "model.safetensors", tensors);
+    std::ofstream(folder_ / "model" / "config.json") << R"({"model_type": "llama"})";
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string model() const { return path("model"); }
+  static std::vector<std::string> command(std::vector<std::string> words) {
+    words.insert(words.begin(), NARROW_COMMAND);
+    return words;
+  }
+  static Outcome narrow(std::vector<std::string> words) { return test::run(command(std::move(words))); }
+  static json narrow_json(std::vector<std::string> words) {
+    words.push_back("--json");
+    const Outcome outcome = narrow(words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return json::parse(outcome.out, nullptr, false);
+  }
+  void quantize(const std::string& scheme, const std::string& out) const {
+    const Outcome outcome = narrow({"quantize", "--quiet", model(), path(out), scheme});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    ASSERT_EQ(outcome.out + outcome.err, "");
+  }
+  /// One sentence on standard error, nothing on standard output.
+  static void expect_failure(const Outcome& outcome, int code, const std::string& part) {
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, StartsWith("narrow: "));
+    EXPECT_THAT(outcome.err, HasSubstr(part));
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(CommandTest, FormatsListsEveryFormat) {
+  const json list = narrow_json({"formats"});
+  ASSERT_TRUE(list.is_array());
+  std::map<std::string, json> by_name;
+  for (const json& format : list) {
+    for (const char* key : {"name", "bits", "max", "min_normal", "min_subnormal"}) EXPECT_TRUE(format.contains(key)) << format;
+    by_name[format["name"]] = format;
+  }
+  for (const NamedFormat& named : kNamedFormats) EXPECT_TRUE(by_name.contains(std::string(named.name))) << named.name;
+  for (const BlockFormat& block : block_formats()) EXPECT_TRUE(by_name.contains(std::string(block.name))) << block.name;
+  EXPECT_EQ(by_name["fp8_e4m3"]["max"], 448.0);
+  EXPECT_EQ(by_name["fp8_e4m3"]["min_normal"], std::ldexp(1.0, -6));
+  EXPECT_EQ(by_name["fp8_e4m3"]["min_subnormal"], std::ldexp(1.0, -9));
+  EXPECT_EQ(by_name["fp6_e3m2"]["bits"], 6);
+  EXPECT_TRUE(by_name["fp4_e3m0"]["min_subnormal"].is_null());
+  EXPECT_EQ(by_name["nvfp4"]["bits_per_weight"], 4.5);
+}
+
+TEST_F(CommandTest, FormatsShowsOneFormatWithItsCodes) {
+  const json fp6 = narrow_json({"formats", "fp6_e3m2"});
+  ASSERT_EQ(fp6["codes"].size(), 64u);
+  EXPECT_EQ(fp6["codes"][31]["value"], 28.0);
+  EXPECT_EQ(fp6["codes"][31]["bits"], "0|111|11");
+  for (const char* name : {"fp6_e3m2", "fp7_e3m3", "fp12_e5m6", "fp32", "int4", "uint8", "int1", "nf4", "e8m0", "fp4_e3m0", "nvfp4", "msfp12",
+                           "mxint8", "int4:block128:asym", "int8:tensor"}) {
+    const Outcome outcome = narrow({"formats", name});
+    EXPECT_EQ(outcome.code, 0) << name << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr(std::string(name).substr(0, 3)));
+  }
+  expect_failure(narrow({"formats", "fp6_e9m9"}), 2, "fp6_e9m9");
+  expect_failure(narrow({"formats", "float"}), 2, "'float'");
+}
+
+TEST_F(CommandTest, InspectMeasuresValues) {
+  const json object = narrow_json({"inspect", model()});
+  EXPECT_EQ(object["tensor_count"], 5);
+  EXPECT_EQ(object["quantized"], false);
+  const json& up = object["tensors"][3];
+  EXPECT_EQ(up["name"], "model.layers.0.mlp.up_proj.weight");
+  EXPECT_EQ(up["shape"], json({96, 64}));
+  EXPECT_EQ(up["outlier_columns"]["count"], 1);
+  EXPECT_EQ(up["outlier_columns"]["largest"][0]["column"], 3);
+  EXPECT_GT(up["kurtosis"], 3.0);
+  const json headers = narrow_json({"inspect", model(), "--headers"});
+  EXPECT_FALSE(headers["tensors"][0].contains("kurtosis"));
+
+  const json one = narrow_json({"inspect", model(), "--tensor", "model.norm.weight"});
+  std::int64_t counted = 0;
+  for (const json& count : one["histogram"]["counts"]) counted += count.get<std::int64_t>();
+  EXPECT_EQ(counted, 64);
+  EXPECT_THAT(narrow({"inspect", model()}).out, HasSubstr("Outlier columns"));
+  EXPECT_THAT(narrow({"inspect", model(), "--tensor", "lm_head.weight"}).out, HasSubstr("Values per bin"));
+  EXPECT_EQ(narrow({"inspect", model(), "--tensor", "no.such"}).code, 2);
+}
+
+TEST_F(CommandTest, PlanSaysWhatQuantizeDoes) {
+  const json plan = narrow_json({"plan", model(), "int8:row"});
+  std::map<std::string, std::string> fates;
+  for (const json& tensor : plan["tensors"]) fates[tensor["name"]] = tensor["fate"];
+  EXPECT_EQ(fates["model.layers.0.mlp.up_proj.weight"], "quantize");
+  EXPECT_EQ(fates["model.norm.weight"], "copy");
+  EXPECT_EQ(fates["lm_head.weight"], "copy");
+  EXPECT_EQ(fates["model.embed_tokens.weight"], "copy");
+
+  const json done = narrow_json({"quantize", model(), path("out"), "int8:row", "--quiet"});
+  EXPECT_EQ(done["bytes_after"], plan["bytes_after"]);
+  EXPECT_EQ(done["size"], plan["file_bytes"]);
+  std::uintmax_t written = 0;
+  for (const auto& entry : fs::directory_iterator(folder_ / "out"))
+    if (entry.path().extension() == ".safetensors") written += entry.file_size();
+  EXPECT_EQ(written, plan["file_bytes"].get<std::uintmax_t>());
+}
+
+TEST_F(CommandTest, RecipeFlagsChooseTensors) {
+  const auto scheme_of = [](const json& plan, const std::string& name) {
+    for (const json& tensor : plan["tensors"])
+      if (tensor["name"] == name) return tensor["scheme"];
+    return json();
+  };
+  const std::string down = "model.layers.0.mlp.down_proj.weight", up = "model.layers.0.mlp.up_proj.weight";
+  const json ruled = narrow_json({"plan", model(), "int8:row", "--rule", "re:.*down_proj=int4:block32:scale=fp16"});
+  EXPECT_EQ(scheme_of(ruled, down), "int4:block32:scale=fp16");
+  EXPECT_EQ(scheme_of(ruled, up), "int8:row");
+  const json targeted = narrow_json({"plan", "--targets", "re:.*up_proj.*", "--ignore", "lm_head", "nothing", "--", model(), "nvfp4"});
+  EXPECT_TRUE(scheme_of(targeted, down).is_null());
+  EXPECT_EQ(scheme_of(targeted, up), "nvfp4");
+  const json ignored = narrow_json({"plan", "--ignore", "down_proj", "--quiet", model(), "int8:row"});
+  EXPECT_TRUE(scheme_of(ignored, down).is_null());
+  EXPECT_EQ(scheme_of(ignored, "lm_head.weight"), "int8:row");
+
+  std::ofstream(path("recipe.yaml")) << "scheme: fp8_e4m3:row\nignore: [lm_head, down_proj]\n";
+  const json from_file = narrow_json({"plan", model(), "--recipe", path("recipe.yaml")});
+  EXPECT_EQ(scheme_of(from_file, up), "fp8_e4m3:row");
+  EXPECT_TRUE(scheme_of(from_file, down).is_null());
+  expect_failure(narrow({"plan", model(), "int8:row", "--rule", "int8"}), 2, "PATTERN=SCHEME");
+  expect_failure(narrow({"plan", model(), "int8:row", "--rounding", "up"}), 2, "nearest_even");
+}
+
+TEST_F(CommandTest, QuantizeCompareVerifyDequantize) {
+  const json done = narrow_json({"quantize", model(), path("out"), "int8:row", "--quiet"});
+  EXPECT_EQ(done["scheme"], "int8:row");
+  EXPECT_EQ(done["tensors"].size(), 2u);
+  EXPECT_GT(done["sqnr_db"], 20.0);
+  EXPECT_THAT(done["worst_tensor"].get<std::string>(), HasSubstr("proj"));
+
+  const json verified = narrow_json({"verify", path("out")});
+  EXPECT_EQ(verified["ok"], true);
+  EXPECT_THAT(narrow({"verify", path("out")}).out, StartsWith("ok"));
+
+  const json compared = narrow_json({"compare", model(), path("out")});
+  EXPECT_EQ(compared["tensors"].size(), 5u);
+  EXPECT_EQ(compared["identical"], 3);
+  EXPECT_NEAR(compared["sqnr_db"].get<double>(), done["sqnr_db"].get<double>(), 1e-6);
+  EXPECT_EQ(compared["tensors"][0]["name"], done["worst_tensor"]);
+  EXPECT_LE(compared["tensors"][0]["sqnr_db"], compared["tensors"][1]["sqnr_db"]);
+
+  const json inspected = narrow_json({"inspect", path("out")});
+  EXPECT_EQ(inspected["quantized"], true);
+  EXPECT_NEAR(inspected["bits_per_weight"].get<double>(), done["bits_per_weight"].get<double>(), 1e-9);
+
+  for (const char* dtype : {"fp32", "fp16", "bf16"}) {
+    const std::string plain = path(std::string("plain_") + dtype);
+    const json plain_done = narrow_json({"dequantize", path("out"), plain, "--dtype", dtype, "--quiet"});
+    EXPECT_EQ(plain_done["tensors"], 5);
+    EXPECT_EQ(narrow({"compare", model(), plain, "--quiet"}).code, 0);
+  }
+  expect_failure(narrow({"dequantize", path("out"), path("again"), "--dtype", "int8"}), 2, "fp32");
+  expect_failure(narrow({"quantize", model(), path("out"), "int8:row", "--quiet"}), 2, "out");
+}
+
+TEST_F(CommandTest, EveryStandardSchemeQuantizesAndVerifies) {
+  for (const Scheme& scheme : standard_schemes()) {
+    const Outcome outcome = narrow({"quantize", "--quiet", model(), path("scheme"), scheme.to_string()});
+    EXPECT_EQ(outcome.code, 0) << scheme.to_string() << ": " << outcome.err;
+    EXPECT_EQ(narrow({"verify", path("scheme"), "--quiet"}).code, 0) << scheme.to_string();
+    fs::remove_all(folder_ / "scheme");
+  }
+}
+
+TEST_F(CommandTest, ThreadsAndInstructionSetsDoNotChangeABit) {
+  for (const std::string scheme : {"int4:block128:asym", "nvfp4", "fp6_e3m2:row"}) {
+    ASSERT_EQ(narrow({"--threads", "1", "quantize", model(), path("one"), scheme, "--quiet"}).code, 0);
+    ASSERT_EQ(narrow({"quantize", model(), path("two"), scheme, "--quiet", "--threads", "2"}).code, 0);
+    ASSERT_EQ(narrow({"quantize", model(), path("scalar"), scheme, "--quiet", "--cpu", "scalar"}).code, 0);
+    EXPECT_EQ(contents(folder_ / "one"), contents(folder_ / "two"));
+    EXPECT_EQ(contents(folder_ / "one"), contents(folder_ / "scalar"));
+    for (const char* name : {"one", "two", "scalar"}) fs::remove_all(folder_ / name);
+  }
+  const auto inspect = [&](const char* threads) { return narrow({"inspect", model(), "--json", "--threads", threads}).out; };
+  EXPECT_EQ(inspect("1"), inspect("2"));
+}
+
+TEST_F(CommandTest, VerifyNamesTheDamagedTensor) {
+  quantize("int8:row", "out");
+  fs::path file;
+  for (const auto& entry : fs::directory_iterator(folder_ / "out"))
+    if (entry.path().extension() == ".safetensors") file = entry.path();
+  std::string bytes = read_all(file);
+  const Checkpoint checkpoint = open_checkpoint(folder_ / "out");
+  for (const TensorInfo& tensor : checkpoint.stored()) {
+    std::string damaged = bytes;
+    damaged[tensor.begin + tensor.byte_size() / 2] ^= 0x10;
+    std::ofstream(file, std::ios::binary) << damaged;
+    const Outcome outcome = narrow({"verify", path("out")});
+    EXPECT_EQ(outcome.code, 1) << tensor.name;
+    EXPECT_THAT(outcome.out, HasSubstr(tensor.name));
+    EXPECT_THAT(outcome.out, StartsWith("damaged"));
+  }
+  std::ofstream(file, std::ios::binary) << bytes.substr(0, bytes.size() - 1);
+  EXPECT_EQ(narrow({"verify", path("out")}).code, 1);
+}
+
+TEST_F(CommandTest, CompareReportsWhatCannotBeCompared) {
+  fs::create_directories(folder_ / "other");
+  write_safetensors(folder_ / "other" / "model.safetensors", {{"lm_head.weight", values({16, 64}, DType::kBf16, 0.0f)}, {"extra", values({4}, DType::kF32, 0.0f)}});
+  const Outcome outcome = narrow({"compare", model(), path("other"), "--json"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(json::parse(outcome.out)["problems"].size(), 6u);
+}
+
+TEST_F(CommandTest, KernelsListsTheTables) {
+  const json object = narrow_json({"kernels"});
+  EXPECT_THAT(object["instruction_sets"], Contains("scalar"));
+  std::vector<std::string> ops;
+  for (const json& kernel : object["kernels"]) ops.push_back(kernel["op"]);
+  EXPECT_THAT(ops, Contains("quantize"));
+  EXPECT_THAT(ops, Contains("dequantize"));
+  const json reference = narrow_json({"--cpu", "scalar", "kernels", "int8:row"});
+  EXPECT_EQ(reference["choices"][0]["kernel"], "ref_quantize");
+}
+
+TEST_F(CommandTest, WrongUsageIsOneSentenceAndExitCodeTwo) {
+  expect_failure(narrow({"quantise"}), 2, "quantise");
+  expect_failure(narrow({"formats", "--no-such-flag"}), 2, "--no-such-flag");
+  expect_failure(narrow({"quantize", model()}), 2, "quantize --help");
+  expect_failure(narrow({"quantize", model(), path("out"), "int9:row"}), 2, "int9");
+  expect_failure(narrow({"quantize", model(), path("out"), "int8:rows"}), 2, "rows");
+  expect_failure(narrow({"--threads", "0", "formats"}), 2, "threads");
+  expect_failure(narrow({"--cpu", "sse9", "formats"}), 2, "sse9");
+  EXPECT_FALSE(fs::exists(folder_ / "out"));
+  EXPECT_EQ(narrow({}).code, 2);
+}
+
+TEST_F(CommandTest, UnsupportedInstructionSetIsExitCodeFive) {
+  const Outcome outcome = narrow({"kernels", "--cpu", "neon"});
+  const Outcome other = narrow({"kernels", "--cpu", "avx2"});
+  expect_failure(outcome.code == 0 ? other : outcome, 5, "this CPU has no");  // no CPU has both
+}
+
+TEST_F(CommandTest, BadInputLeavesNothingBehind) {
+  expect_failure(narrow({"inspect", path("missing")}), 4, "missing");
+  std::ofstream(path("broken.safetensors")) << "this is not a safetensors file";
+  expect_failure(narrow({"inspect", path("broken.safetensors")}), 3, "broken.safetensors");
+  expect_failure(narrow({"quantize", path("broken.safetensors"), path("out"), "int8:row", "--quiet"}), 3, "broken.safetensors");
+  expect_failure(narrow({"quantize", path("missing"), path("out"), "int8:row", "--json"}), 4, "missing");
+  std::vector<std::string> left;
+  for (const auto& entry : fs::directory_iterator(folder_)) left.push_back(entry.path().filename().string());
+  EXPECT_THAT(left, testing::UnorderedElementsAre("model", "broken.safetensors"));
+}
+
+TEST_F(CommandTest, HelpAndVersion) {
+  const Outcome help = narrow({"--help"});
+  EXPECT_EQ(help.code, 0);
+  for (const char* name : {"formats", "inspect", "plan", "quantize", "dequantize", "compare", "verify", "kernels"}) {
+    EXPECT_THAT(help.out, HasSubstr(name));
+    const Outcome own = narrow({name, "--help"});
+    EXPECT_EQ(own.code, 0);
+    EXPECT_THAT(own.out, HasSubstr("Example:\n  narrow " + std::string(name)));
+    EXPECT_THAT(own.out, HasSubstr("Usage: narrow " + std::string(name)));
+  }
+  EXPECT_THAT(help.out, HasSubstr("Exit codes:"));
+  EXPECT_THAT(narrow({"--version"}).out, StartsWith("narrow "));
+}
+
+TEST_F(CommandTest, PipesGetPlainText) {
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"formats"}, {"formats", "fp6_e3m2"}, {"kernels"}, {"inspect", model()}, {"plan", model(), "nvfp4"}, {"quantize", model(), path("out"), "nvfp4"},
+           {"compare", model(), path("out")}, {"verify", path("out")}}) {
+    const Outcome outcome = narrow(words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    for (const char letter : outcome.out + outcome.err) ASSERT_TRUE(letter == '\n' || (letter >= ' ' && letter <= '~')) << words[0] << int{letter};
+    if (words[0] == "quantize") {
+      EXPECT_THAT(outcome.err, HasSubstr("quantize 1/10 "));  // five tensors, written and verified
+      EXPECT_THAT(outcome.err, HasSubstr("ETA"));
+    }
+  }
+}
+
+TEST_F(CommandTest, TerminalsGetColourAndABar) {
+  const Outcome colored = test::run_on_terminal(command({"quantize", model(), path("out"), "int8:row"}), 100);
+  EXPECT_EQ(colored.code, 0);
+  EXPECT_THAT(colored.out, HasSubstr("\x1b["));
+  EXPECT_THAT(colored.out, HasSubstr("█"));
+  EXPECT_THAT(colored.out, HasSubstr("ETA"));
+  fs::remove_all(folder_ / "out");
+  const Outcome plain = test::run_on_terminal(command({"quantize", model(), path("out"), "int8:row", "--no-color"}), 100);
+  EXPECT_THAT(plain.out, Not(HasSubstr("\x1b[")));
+
+  // Tables keep within the terminal.
+  for (const unsigned short width : {100, 140}) {
+    std::istringstream lines(test::run_on_terminal(command({"inspect", model(), "--no-color"}), width).out);
+    for (std::string line; std::getline(lines, line);) {
+      const std::string last = line.substr(line.rfind('\r', line.size() - 2) + 1);  // after the bar
+      const auto columns = std::count_if(last.begin(), last.end(), [](char letter) { return (static_cast<unsigned char>(letter) & 0xC0u) != 0x80u; });
+      EXPECT_LE(columns, width + 1) << last;
+    }
+  }
+}
+
+TEST_F(CommandTest, AReaderThatLeavesIsNoError) {
+  EXPECT_EQ(test::run_unread(command({"formats"})).code, 0);
+  EXPECT_EQ(test::run_unread(command({"quantize", model(), path("out"), "int8:row"})).code, 0);
+  EXPECT_TRUE(fs::exists(folder_ / "out"));
+  EXPECT_EQ(narrow({"verify", path("out")}).code, 0);
+}
+
+TEST_F(CommandTest, InterruptLeavesNothingBehind) {
+  std::map<std::string, Tensor> tensors;
+  for (int i = 0; i < 400; ++i) tensors["model.layers." + std::to_string(i) + ".mlp.up_proj.weight"] = values({32, 64}, DType::kBf16, static_cast<float>(i));
+  fs::create_directories(folder_ / "many");
+  write_safetensors(folder_ / "many" / "model.safetensors", tensors);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const Outcome outcome = test::run_and_signal(command({"quantize", path("many"), path("out"), "int8:row"}), signal);
+    EXPECT_EQ(outcome.code, 130) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("interrupted"));
+    std::vector<std::string> left;
+    for (const auto& entry : fs::directory_iterator(folder_)) left.push_back(entry.path().filename().string());
+    EXPECT_THAT(left, testing::UnorderedElementsAre("model", "many"));
+  }
+}
+
+}  // namespace
+}  // namespace narrow

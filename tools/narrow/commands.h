@@ -1,0 +1,22 @@
+#pragma once
+/// The subcommands: each adds itself to the parser and sets Context::run where it is chosen.
+
+#include <CLI/CLI.hpp>
+
+#include "context.h"
+
+namespace narrow::command {
+
+void add_formats(CLI::App& app, Context& context);
+void add_inspect(CLI::App& app, Context& context);
+void add_plan(CLI::App& app, Context& context);
+void add_quantize(CLI::App& app, Context& context);
+void add_dequantize(CLI::App& app, Context& context);
+void add_compare(CLI::App& app, Context& context);
+void add_verify(CLI::App& app, Context& context);
+void add_kernels(CLI::App& app, Context& context);
+
+/// A subcommand with its place in the help: one sentence, then an example under its options.
+CLI::App* add_command(CLI::App& app, const char* name, const char* sentence, const char* example);
+
+}  // namespace narrow::command

@@ -1,0 +1,143 @@
+/// narrow compare: how far the values of one checkpoint are from another's, tensor by tensor.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "commands.h"
+#include "narrow/checkpoint.h"
+#include "narrow/quantize.h"
+#include "report/numbers.h"
+#include "report/table.h"
+
+namespace narrow::command {
+namespace {
+
+using report::Align;
+using report::Json;
+using report::Paint;
+
+struct CompareOptions {
+  std::string a, b;
+};
+
+struct Compared {
+  std::string name;
+  std::string scheme;             ///< of the quantized side; empty where both are plain
+  ErrorMetrics error;
+  std::optional<double> clipped;  ///< where one side is quantized
+};
+
+struct Comparison {
+  std::vector<Compared> tensors;
+  std::vector<std::string> problems;  ///< tensors that cannot be compared, one sentence each
+  std::int64_t identical = 0;
+};
+
+/// A quantized tensor's exact fp32 values, any other's own.
+Tensor values_of(const Checkpoint& checkpoint, const std::string& name) {
+  return checkpoint.quantized_info(name) ? dequantize(checkpoint.quantized(name), DType::kF32) : checkpoint.tensor(name);
+}
+
+bool same_bytes(const Tensor& a, const Tensor& b) {
+  return a.dtype() == b.dtype() && a.byte_size() == b.byte_size() && (a.byte_size() == 0 || std::memcmp(a.data(), b.data(), a.byte_size()) == 0);
+}
+
+void compare_tensor(const Checkpoint& a, const Checkpoint& b, const std::string& name, Comparison& result) {
+  if (a.shape(name) != b.shape(name)) {
+    result.problems.push_back(fmt::format("{}: shape {} and {}", name, to_string(a.shape(name)), to_string(b.shape(name))));
+    return;
+  }
+  const Tensor x = values_of(a, name), y = values_of(b, name);
+  if (!is_floating(x.dtype()) || !is_floating(y.dtype())) {
+    if (same_bytes(x, y)) ++result.identical;
+    else result.problems.push_back(fmt::format("{}: {} and {} of other bytes", name, name_of(x.dtype()), name_of(y.dtype())));
+    return;
+  }
+  Compared compared;
+  compared.name = name;
+  compared.error = compare(x, y);
+  if (const auto info = b.quantized_info(name)) {
+    compared.scheme = info->scheme.to_string();
+    compared.clipped = clipped_share(x, b.quantized(name));
+  } else if (const auto source = a.quantized_info(name)) {
+    compared.scheme = source->scheme.to_string();
+    compared.clipped = clipped_share(y, a.quantized(name));
+  }
+  if (compared.error.max_absolute == 0.0) ++result.identical;
+  result.tensors.push_back(std::move(compared));
+}
+
+Comparison compare_all(Context& context, const Checkpoint& a, const Checkpoint& b) {
+  Comparison result;
+  const std::vector<std::string> names = a.names();
+  std::uint64_t total = 0, done = 0;
+  const auto bytes_of = [&](const std::string& name) { return static_cast<std::uint64_t>(element_count(a.shape(name))) * static_cast<std::uint64_t>(bits_of(a.dtype(name))) / 8; };
+  for (const std::string& name : names) total += bytes_of(name);
+  const auto mode = context.err_is_terminal ? context.progress_mode() : report::ProgressMode::kNone;
+  report::Progress progress(stderr, mode, context.err, "compare", static_cast<std::int64_t>(names.size()));
+  for (const std::string& name : names) {
+    if (b.contains(name)) compare_tensor(a, b, name, result);
+    else result.problems.push_back(fmt::format("{}: only in A", name));
+    done += bytes_of(name);
+    progress.update(name, "", done, total);
+  }
+  for (const std::string& name : b.names())
+    if (!a.contains(name)) result.problems.push_back(fmt::format("{}: only in B", name));
+  // A NaN is the worst of all, then the lowest ratio.
+  const auto rank = [](const Compared& tensor) { return std::isnan(tensor.error.sqnr_db) ? -INFINITY : tensor.error.sqnr_db; };
+  std::stable_sort(result.tensors.begin(), result.tensors.end(), [&](const Compared& x, const Compared& y) { return rank(x) < rank(y); });
+  return result;
+}
+
+/// The ratio over all values together, from the tensors' own sums.
+double total_sqnr(const std::vector<Compared>& tensors) {
+  double signal = 0.0, noise = 0.0;
+  for (const Compared& tensor : tensors) {
+    const double squared = tensor.error.rms * tensor.error.rms * static_cast<double>(tensor.error.count);
+    noise += squared;
+    if (squared > 0.0) signal += squared * std::pow(10.0, tensor.error.sqnr_db / 10.0);
+  }
+  return noise == 0.0 ? INFINITY : 10.0 * std::log10(signal / noise);
+}
+
+void run_compare(Context& context, const CompareOptions& options) {
+  const Checkpoint a = open_checkpoint(options.a), b = open_checkpoint(options.b);
+  const Comparison result = compare_all(context, a, b);
+  const double sqnr = total_sqnr(result.tensors);
+  Json tensors = Json::array();
+  report::Table table({{"tensor, worst first", Align::kLeft, true}, {"scheme"}, {"SQNR", Align::kRight}, {"max", Align::kRight}, {"RMS", Align::kRight},
+                       {"clipped", Align::kRight}, {"mean", Align::kRight, false, true}, {"cosine", Align::kRight, false, true}});
+  for (const Compared& tensor : result.tensors) {
+    Json object{{"name", tensor.name}, {"scheme", tensor.scheme.empty() ? Json(nullptr) : Json(tensor.scheme)}};
+    object.update(report::error_object(tensor.error));
+    object["clipped"] = tensor.clipped ? Json(*tensor.clipped) : Json(nullptr);
+    tensors.push_back(std::move(object));
+    const ErrorMetrics& error = tensor.error;
+    if (error.max_absolute == 0.0) continue;
+    table.add({tensor.name, {tensor.scheme.empty() ? "-" : tensor.scheme, tensor.scheme.empty() ? Paint::kDim : Paint::kAccent}, report::decibel_text(error.sqnr_db),
+               report::value_text(error.max_absolute), report::value_text(error.rms), tensor.clipped ? report::percent_text(*tensor.clipped) : "-",
+               report::value_text(error.mean_absolute), fmt::format("{:.6f}", error.cosine)});
+  }
+  context.answer(Json{{"a", options.a}, {"b", options.b}, {"sqnr_db", report::number(sqnr)}, {"identical", result.identical}, {"problems", result.problems}, {"tensors", tensors}});
+  if (table.row_count() > 0) context.print(table.render(context.out) + "\n");
+  context.print(fmt::format("{} tensors differ, SQNR over their values {}; {} are identical\n", table.row_count(), report::decibel_text(sqnr), result.identical));
+  for (const std::string& problem : result.problems) context.print(fmt::format("{}  {}\n", report::painted(context.out, Paint::kBad, "not comparable"), problem));
+  if (!result.problems.empty()) context.exit_code = kCheckFailed;
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app, Context& context) {
+  auto options = std::make_shared<CompareOptions>();
+  CLI::App* command = add_command(app, "compare", "Show the error of checkpoint B against A, tensor by tensor, worst first",
+                                  "  narrow compare model/ small/\n");
+  command->add_option("A", options->a, "The reference: a safetensors file or a directory, plain or quantized")->type_name("")->required();
+  command->add_option("B", options->b, "The other one, plain or quantized")->type_name("")->required();
+  command->callback([&context, options] { context.run = [&context, options] { run_compare(context, *options); }; });
+}
+
+}  // namespace narrow::command

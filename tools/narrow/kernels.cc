@@ -1,0 +1,136 @@
+/// narrow kernels: the rows of every kernel table, which run here, and which one a scheme gets.
+
+#include <array>
+#include <map>
+#include <memory>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "commands.h"
+#include "dispatch/quantize.h"
+#include "narrow/quantize.h"
+#include "report/table.h"
+
+namespace narrow::command {
+namespace {
+
+using report::Json;
+using report::Paint;
+
+/// The shape that choices are shown for.
+constexpr std::int64_t kRows = 4096, kCols = 4096;
+
+struct Row {
+  std::string name;
+  Isa isa;
+};
+
+/// One operation's table, whatever its kernels look like.
+struct KernelTable {
+  std::string op;
+  std::vector<Row> rows;
+  std::function<std::string(const Scheme&, DType)> choose;  ///< the name of the row that a scheme gets
+};
+
+const QuantizeKernel& chosen_quantize(const Scheme& scheme, DType dtype) {
+  QuantizeProblem problem;
+  problem.dtype = dtype;
+  problem.rows = kRows;
+  problem.cols = problem.row_stride = kCols;
+  problem.scheme = scheme;
+  problem.grid = scale_grid(scheme, {kRows, kCols});
+  problem.row_bytes = packed_row_bytes(scheme, kCols);
+  return find(problem);
+}
+
+const DequantizeKernel& chosen_dequantize(const Scheme& scheme, DType dtype) {
+  DequantizeProblem problem;
+  problem.dtype = dtype;
+  problem.rows = kRows;
+  problem.cols = kCols;
+  problem.scheme = scheme;
+  problem.grid = scale_grid(scheme, {kRows, kCols});
+  problem.row_bytes = packed_row_bytes(scheme, kCols);
+  return find(problem);
+}
+
+template <typename Kernels, typename Choose>
+KernelTable table_of(std::string op, const Kernels& kernels, Choose choose) {
+  KernelTable table{std::move(op), {}, [choose](const Scheme& scheme, DType dtype) { return std::string(choose(scheme, dtype).name); }};
+  for (const auto& kernel : kernels) table.rows.push_back({kernel.name, kernel.isa});
+  return table;
+}
+
+std::vector<KernelTable> kernel_tables() {
+  return {
+      table_of("quantize", quantize_kernels(), chosen_quantize),
+      table_of("dequantize", dequantize_kernels(), chosen_dequantize),
+  };
+}
+
+constexpr std::array kDTypes{DType::kF32, DType::kF16, DType::kBf16};
+
+/// For each row the standard schemes that get it with some type.
+std::map<std::string, std::set<std::string>> schemes_by_row(const KernelTable& table) {
+  std::map<std::string, std::set<std::string>> result;
+  for (const Scheme& scheme : standard_schemes())
+    for (const DType dtype : kDTypes) result[table.choose(scheme, dtype)].insert(scheme.to_string());
+  return result;
+}
+
+void list_kernels(Context& context) {
+  Json kernels = Json::array();
+  report::Table text({{"op"}, {"kernel"}, {"needs"}, {"runs here"}, {"chosen for"}});
+  for (const KernelTable& table : kernel_tables()) {
+    const auto chosen = schemes_by_row(table);
+    for (const Row& row : table.rows) {
+      const bool runs = cpu_supports(row.isa);
+      const auto found = chosen.find(row.name);
+      const std::set<std::string> schemes = found == chosen.end() ? std::set<std::string>{} : found->second;
+      kernels.push_back({{"op", table.op}, {"name", row.name}, {"isa", name_of(row.isa)}, {"runs_here", runs}, {"chosen_for", schemes}});
+      text.add({table.op, {row.name, schemes.empty() ? Paint::kPlain : Paint::kAccent}, std::string(name_of(row.isa)),
+                {runs ? "yes" : "no", runs ? Paint::kGood : Paint::kDim},
+                schemes.empty() ? "-" : fmt::format("{} of {} schemes", schemes.size(), standard_schemes().size())});
+    }
+  }
+  Json sets = Json::array();
+  std::string names;
+  for (const Isa isa : all_isas()) {
+    if (!cpu_supports(isa)) continue;
+    sets.push_back(name_of(isa));
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(isa));
+  }
+  context.answer(Json{{"instruction_sets", sets}, {"kernels", kernels}});
+  context.print(text.render(context.out));
+  context.print(fmt::format("\nInstruction sets in use: {}. Rows are tried from the top; `narrow kernels int8:row` shows a scheme's own choice.\n", names));
+}
+
+void explain(Context& context, const std::string& name) {
+  const Scheme scheme = Scheme::parse(name);
+  Json choices = Json::array();
+  report::Table text({{"op"}, {"values"}, {"kernel"}});
+  for (const KernelTable& table : kernel_tables()) {
+    for (const DType dtype : kDTypes) {
+      const std::string kernel = table.choose(scheme, dtype);
+      choices.push_back({{"op", table.op}, {"dtype", name_of(dtype)}, {"kernel", kernel}});
+      text.add({table.op, std::string(name_of(dtype)), {kernel, Paint::kAccent}});
+    }
+  }
+  context.answer(Json{{"scheme", scheme.to_string()}, {"choices", choices}});
+  context.print(text.render(context.out));
+}
+
+}  // namespace
+
+void add_kernels(CLI::App& app, Context& context) {
+  auto scheme = std::make_shared<std::string>();
+  CLI::App* command = add_command(app, "kernels", "List the kernels, what they need, and which are chosen on this machine",
+                                  "  narrow kernels\n  narrow kernels nvfp4 --cpu avx2\n");
+  command->add_option("SCHEME", *scheme, "Show which kernel this scheme gets")->type_name("");
+  command->callback([&context, scheme] {
+    context.run = [&context, scheme] { scheme->empty() ? list_kernels(context) : explain(context, *scheme); };
+  });
+}
+
+}  // namespace narrow::command

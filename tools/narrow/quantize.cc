@@ -1,0 +1,121 @@
+/// narrow quantize: a checkpoint to a smaller one.
+
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "commands.h"
+#include "narrow/error.h"
+#include "recipe_options.h"
+#include "report/numbers.h"
+#include "report/table.h"
+
+namespace narrow::command {
+namespace {
+
+using report::Align;
+using report::Json;
+using report::Paint;
+
+constexpr std::size_t kWorstShown = 5;
+
+struct QuantizeCommandOptions {
+  std::string input, output;
+  RecipeOptions recipe;
+};
+
+/// Quantized tensors, the one with the lowest SQNR first.
+std::vector<TensorResult> worst_first(std::vector<TensorResult> tensors) {
+  std::stable_sort(tensors.begin(), tensors.end(), [](const TensorResult& a, const TensorResult& b) { return a.error.sqnr_db < b.error.sqnr_db; });
+  return tensors;
+}
+
+double ratio_of(const Plan& plan) {
+  return plan.bytes_after > 0 ? static_cast<double>(plan.bytes_before) / static_cast<double>(plan.bytes_after) : 1.0;
+}
+
+Json result_object(const QuantizeCommandOptions& options, const Recipe& recipe, const QuantizeReport& report) {
+  const std::vector<TensorResult> worst = worst_first(report.tensors);
+  Json tensors = Json::array();
+  for (const TensorResult& tensor : report.tensors) {
+    Json object{{"name", tensor.name}, {"scheme", tensor.scheme.to_string()}};
+    object.update(report::error_object(tensor.error));
+    object["clipped"] = tensor.clipped;
+    tensors.push_back(std::move(object));
+  }
+  return {{"input", options.input},
+          {"output", options.output},
+          {"scheme", recipe.scheme.to_string()},
+          {"size", report.plan.file_bytes},
+          {"bytes_before", report.plan.bytes_before},
+          {"bytes_after", report.plan.bytes_after},
+          {"ratio", ratio_of(report.plan)},
+          {"bits_per_weight", report.plan.bits_per_weight},
+          {"sqnr_db", report::number(report.sqnr_db)},
+          {"worst_tensor", worst.empty() ? Json(nullptr) : Json(worst.front().name)},
+          {"worst_sqnr_db", worst.empty() ? Json(nullptr) : report::number(worst.front().error.sqnr_db)},
+          {"seconds", report.seconds},
+          {"tensors", tensors}};
+}
+
+void print_summary(Context& context, const QuantizeCommandOptions& options, const Recipe& recipe, const QuantizeReport& report) {
+  const std::vector<TensorResult> worst = worst_first(report.tensors);
+  report::Table table({{"worst tensors", Align::kLeft, true}, {"scheme"}, {"SQNR", Align::kRight}, {"max error", Align::kRight}, {"RMS error", Align::kRight}, {"clipped", Align::kRight}});
+  for (std::size_t i = 0; i < std::min(kWorstShown, worst.size()); ++i)
+    table.add({worst[i].name, worst[i].scheme.to_string(), report::decibel_text(worst[i].error.sqnr_db), report::value_text(worst[i].error.max_absolute),
+               report::value_text(worst[i].error.rms), report::percent_text(worst[i].clipped)});
+  if (table.row_count() > 0) context.print(table.render(context.out) + "\n");
+  context.print(fmt::format("{}  {} of {} tensors to {} at {:.3f} bits per weight, SQNR {}\n", report::painted(context.out, Paint::kGood, options.output),
+                            report.tensors.size(), report.plan.tensors.size(), recipe.scheme.to_string(), report.plan.bits_per_weight,
+                            report::decibel_text(report.sqnr_db)));
+  context.print(fmt::format("{} -> {} ({:.2f} times smaller), written and verified in {}\n", report::bytes_text(report.plan.bytes_before),
+                            report::bytes_text(report.plan.bytes_after), ratio_of(report.plan), report::duration_text(report.seconds)));
+}
+
+void run_quantize(Context& context, const CLI::App& command, const QuantizeCommandOptions& options) {
+  const Recipe recipe = make_recipe(command, options.recipe);
+  const std::filesystem::path output = options.output;
+  std::map<std::string, std::string> fates;
+  {
+    const Checkpoint input = open_checkpoint(options.input);
+    const Plan plan = plan_quantize(input, recipe, output);
+    if (plan.file_bytes > plan.free_disk)
+      throw IoError(fmt::format("'{}' needs {} of disk, but {} are free; choose another place or a smaller scheme", options.output,
+                                report::bytes_text(plan.file_bytes), report::bytes_text(plan.free_disk)));
+    for (const PlannedTensor& tensor : plan.tensors) fates[tensor.name] = tensor.fate == Fate::kQuantize ? tensor.scheme.to_string() : "as it is";
+  }
+  catch_interrupts();
+  QuantizeReport report;
+  {
+    report::Progress progress(stderr, context.progress_mode(), context.err, "quantize", static_cast<std::int64_t>(2 * fates.size()));
+    report = quantize_checkpoint(options.input, output, recipe, [&](const TensorProgress& tensor) {
+      throw_if_interrupted();
+      const bool verified = tensor.stage == Stage::kVerified;
+      std::string detail = verified ? "verified" : fates[tensor.name];
+      if (verified && tensor.quantized) detail += fmt::format("  {}", report::decibel_text(tensor.error.sqnr_db));
+      progress.update(tensor.name, detail, tensor.bytes_done, tensor.bytes_total);
+    });
+  }
+  context.answer(result_object(options, recipe, report));
+  print_summary(context, options, recipe, report);
+}
+
+}  // namespace
+
+void add_quantize(CLI::App& app, Context& context) {
+  auto options = std::make_shared<QuantizeCommandOptions>();
+  CLI::App* command =
+      add_command(app, "quantize", "Quantize a checkpoint: Linear weights become SCHEME; lm_head, embeddings and norms stay as they are",
+                  "  narrow quantize model/ small/ int8:row\n"
+                  "  narrow quantize model/ small/ int4:block128 --ignore lm_head --rule 're:.*down_proj=int8:row'\n"
+                  "  narrow quantize model/ small/ --recipe recipe.yaml\n");
+  command->add_option("IN", options->input, "A safetensors file or a directory")->type_name("")->required();
+  command->add_option("OUT", options->output, "The directory to write; it must not exist, or be empty")->type_name("")->required();
+  add_recipe_options(*command, context, options->recipe);
+  command->callback([&context, command, options] { context.run = [&context, command, options] { run_quantize(context, *command, *options); }; });
+}
+
+}  // namespace narrow::command

@@ -1,0 +1,46 @@
+/// narrow verify: every byte read again, every hash checked.
+
+#include <filesystem>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "commands.h"
+#include "narrow/checkpoint.h"
+#include "narrow/error.h"
+#include "report/numbers.h"
+
+namespace narrow::command {
+namespace {
+
+void run_verify(Context& context, const std::string& path) {
+  VerifyReport report;
+  bool hashed = false;
+  try {
+    report = verify_checkpoint(path);
+    if (report.problems.empty()) hashed = open_checkpoint(path).is_quantized();
+  } catch (const CorruptFile& error) {  // a checkpoint that cannot be opened is damage too
+    report.problems.emplace_back(error.what());
+  }
+  context.answer(report::Json{{"path", path}, {"ok", report.problems.empty()}, {"hashes", hashed}, {"tensors", report.tensors}, {"bytes", report.bytes}, {"problems", report.problems}});
+  if (report.problems.empty()) {
+    context.print(fmt::format("{}  {}: {} tensors, {}, {}\n", report::painted(context.out, report::Paint::kGood, "ok"), path, report.tensors,
+                              report::bytes_text(static_cast<std::uint64_t>(report.bytes)),
+                              hashed ? "every hash is right" : "the structure is right (a plain checkpoint has no hashes)"));
+    return;
+  }
+  for (const std::string& problem : report.problems)
+    context.print(fmt::format("{}  {}\n", report::painted(context.out, report::Paint::kBad, "damaged"), problem));
+  context.exit_code = kCheckFailed;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, Context& context) {
+  auto path = std::make_shared<std::string>();
+  CLI::App* command = add_command(app, "verify", "Check a checkpoint: structure, and the hash of every tensor of a quantized one", "  narrow verify small/\n");
+  command->add_option("PATH", *path, "A safetensors file or a directory, plain or quantized")->type_name("")->required();
+  command->callback([&context, path] { context.run = [&context, path] { run_verify(context, *path); }; });
+}
+
+}  // namespace narrow::command
