@@ -1,24 +1,26 @@
-# The fast CPU kernels: each leaf is one file, compiled for one instruction set. A leaf includes the generic bodies
-# (kernels/cpu/*.inl) inside its own namespace, so that no code of a newer set can be picked for an older CPU.
-function(narrow_cpu_leaf source)
-  target_sources(narrow PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/${source})
-  set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${ARGN}")
-endfunction()
-
-set(NARROW_FUSED_AVX2_FLAGS -mavx2 -mfma -mf16c -mbmi2 -Wno-psabi)
-set(NARROW_FUSED_AVX512_FLAGS -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mavx512vbmi2
-  -mavx512vpopcntdq -mavx512bitalg -mprefer-vector-width=512 -Wno-psabi)
-
+# The fast CPU kernels. A leaf is one file, compiled for the instruction set that its name ends in; it includes the generic
+# bodies (kernels/cpu/*.inl) inside its own namespace, so that no code of a newer set can be picked for an older CPU.
+# Other files of kernels/cpu/<architecture> (the tables) are compiled for the plain architecture.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  target_sources(narrow PRIVATE kernels/cpu/x86/table.cc kernels/cpu/x86/matmul_table.cc)
+  set(architecture x86)
+  set(flags_avx2 -mavx2 -mfma -mf16c -mbmi2)
+  set(flags_avx512 ${flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mavx512vbmi2 -mavx512vpopcntdq
+    -mavx512bitalg -mprefer-vector-width=512)
+  set(flags_amx ${flags_avx512} -mamx-tile -mamx-int8)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
-  target_sources(narrow PRIVATE kernels/cpu/arm/table.cc kernels/cpu/arm/matmul_table.cc)
-  target_sources(narrow PRIVATE kernels/cpu/x86/table.cc kernels/cpu/x86/fused_table.cc)
-  narrow_cpu_leaf(kernels/cpu/x86/fused_avx2.cc ${NARROW_FUSED_AVX2_FLAGS})
-  narrow_cpu_leaf(kernels/cpu/x86/fused_avx512.cc ${NARROW_FUSED_AVX512_FLAGS})
-elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
-  target_sources(narrow PRIVATE kernels/cpu/arm/table.cc kernels/cpu/arm/fused_table.cc)
-  narrow_cpu_leaf(kernels/cpu/arm/fused_neon.cc -Wno-psabi)
+  set(architecture arm)
+  set(flags_neon)
+  set(flags_dotprod -march=armv8.2-a+dotprod+fp16)
+  set(flags_i8mm -march=armv8.2-a+dotprod+fp16+i8mm)
 else()
   message(FATAL_ERROR "narrow has CPU tables for x86_64 and aarch64; add kernels/cpu/<arch>/table.cc for ${CMAKE_SYSTEM_PROCESSOR}")
 endif()
+
+file(GLOB leaves CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/kernels/cpu/${architecture}/*.cc)
+foreach(leaf ${leaves})
+  target_sources(narrow PRIVATE ${leaf})
+  if(leaf MATCHES "_(avx2|avx512|amx|neon|dotprod|i8mm)\\.cc$")
+    # -Wno-psabi: vector types stay inside a leaf, their calling convention concerns nobody.
+    set_source_files_properties(${leaf} PROPERTIES COMPILE_OPTIONS "${flags_${CMAKE_MATCH_1}};-Wno-psabi")
+  endif()
+endforeach()
