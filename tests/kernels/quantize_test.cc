@@ -136,9 +136,7 @@ class Inputs {
       result.measured.has_infinity |= stats.has_infinity;
     }
     if (case_.scheme.has_outer_scale) problem.outer_scale = outer_scale_from_amax(case_.scheme, result.measured.amax);
-    std::vector<Tile> tiles = split_tiles(grid_, problem.rows, problem.cols, free);
-    if (grid_.whole_tensor && !free) tiles = {{0, problem.rows, 0, problem.cols}};
-    for (const Tile& tile : tiles) {
+    for (const Tile& tile : split_tiles(grid_, problem.rows, problem.cols, free)) {
       const TileStats stats = kernel.run(problem, tile);
       if (free) continue;  // a kernel tells what it learned only where it looked
       result.has_nan |= stats.has_nan;
