@@ -52,6 +52,12 @@ struct QuantizeOptions {
 QuantizedTensor quantize(const Tensor& x, const Scheme& scheme, const QuantizeOptions& options = {});
 /// The values, rounded once to fp32 by the scale and once more to a 16-bit type.
 Tensor dequantize(const QuantizedTensor& q, DType dtype = DType::kF32);
+/// The same into memory that is there already: q as made by allocate_quantized (or an earlier quantize) of x's shape;
+/// y contiguous, of q's shape and any of the three types. Saves the operating system's zeroing of fresh pages.
+void quantize_into(const Tensor& x, QuantizedTensor& q, const QuantizeOptions& options = {});
+void dequantize_into(const QuantizedTensor& q, Tensor& y);
+/// Uninitialised codes, scales and zero points for a shape in a scheme.
+QuantizedTensor allocate_quantized(const Scheme& scheme, Shape shape);
 /// The same tensor in another scheme, through its exact fp32 values.
 QuantizedTensor requantize(const QuantizedTensor& q, const Scheme& scheme, const QuantizeOptions& options = {});
 /// dequantize(quantize(x)) in x's own type: what training with quantization sees.

@@ -125,6 +125,17 @@ void make_single_scale(QuantizeProblem& problem, const TileStats& stats) {
   problem.scales_given = true;
 }
 
+void require_sizes(const QuantizedTensor& q) {
+  const std::size_t cells = static_cast<std::size_t>(q.grid().count());
+  const auto expect = [&](const char* part, std::size_t actual, std::size_t expected) {
+    if (actual != expected)
+      throw InvalidArgument(fmt::format("{} of {} in {} take {} bytes, not {}", part, to_string(q.shape), q.scheme.to_string(), expected, actual));
+  };
+  expect("codes", q.codes.size(), static_cast<std::size_t>(as_matrices(q.shape).total_rows()) * q.row_bytes());
+  expect("scales", q.scales.size(), cells * scale_bytes(q.scheme.scale));
+  expect("zero points", q.zero_points.size(), q.scheme.asymmetric ? cells : 0);
+}
+
 }  // namespace
 
 std::size_t packed_row_bytes(const Scheme& scheme, std::int64_t cols) { return packed_bytes(cols, scheme.element.bits); }
@@ -162,11 +173,35 @@ ScaleGrid QuantizedTensor::grid() const { return scale_grid(scheme, shape); }
 std::size_t QuantizedTensor::row_bytes() const { return packed_row_bytes(scheme, as_matrices(shape).cols); }
 std::size_t QuantizedTensor::byte_size() const { return quantized_bytes(scheme, shape); }
 
+QuantizedTensor allocate_quantized(const Scheme& scheme, Shape shape) {
+  if (scheme.element.bits > 16) throw InvalidArgument(fmt::format("quantize: {} is not narrower than its input", scheme.to_string()));
+  QuantizedTensor q;
+  q.scheme = scheme;
+  q.shape = std::move(shape);
+  const std::size_t cells = static_cast<std::size_t>(q.grid().count());
+  q.codes = Buffer::allocate(static_cast<std::size_t>(as_matrices(q.shape).total_rows()) * q.row_bytes());
+  q.scales = Buffer::allocate(cells * scale_bytes(scheme.scale));
+  q.zero_points = Buffer::allocate(scheme.asymmetric ? cells : 0);
+  return q;
+}
+
 QuantizedTensor quantize(const Tensor& x, const Scheme& scheme, const QuantizeOptions& options) {
   const FloatEnvironment environment;
   require_floating("quantize", x.dtype());
   require_cpu("quantize", x.device());
-  if (scheme.element.bits > 16) throw InvalidArgument(fmt::format("quantize: {} is not narrower than its input", scheme.to_string()));
+  QuantizedTensor q = allocate_quantized(scheme, x.shape());
+  quantize_into(x, q, options);
+  return q;
+}
+
+void quantize_into(const Tensor& x, QuantizedTensor& q, const QuantizeOptions& options) {
+  require_floating("quantize", x.dtype());
+  require_cpu("quantize", x.device());
+  require_cpu("quantize", q.device());
+  if (x.shape() != q.shape)
+    throw InvalidArgument(fmt::format("quantize: {} does not go into a quantized tensor of {}", to_string(x.shape()), to_string(q.shape)));
+  require_sizes(q);
+  const Scheme& scheme = q.scheme;
   const Tensor plain = with_plain_rows(x);
   const MatrixShape matrix = as_matrices(x.shape());
 
@@ -178,22 +213,15 @@ QuantizedTensor quantize(const Tensor& x, const Scheme& scheme, const QuantizeOp
   problem.row_stride = plain.rank() >= 2 && plain.size() > 0 ? plain.strides()[static_cast<std::size_t>(plain.rank()) - 2] : matrix.cols;
   if (matrix.rows == 1 && plain.rank() >= 2 && plain.is_contiguous()) problem.row_stride = matrix.cols;
   problem.scheme = scheme;
-  problem.grid = scale_grid(scheme, x.shape());
+  problem.grid = q.grid();
   problem.rounding = options.rounding;
   problem.overflow = options.overflow;
   problem.seed = options.seed;
-  problem.row_bytes = packed_row_bytes(scheme, matrix.cols);
-
-  QuantizedTensor q;
-  q.scheme = scheme;
-  q.shape = x.shape();
-  const std::size_t cells = static_cast<std::size_t>(problem.grid.count());
-  q.codes = Buffer::allocate(static_cast<std::size_t>(problem.rows) * problem.row_bytes);
-  q.scales = Buffer::allocate(cells * scale_bytes(scheme.scale));
-  q.zero_points = Buffer::allocate(scheme.asymmetric ? cells : 0);
+  problem.row_bytes = q.row_bytes();
   problem.codes = q.codes.as<std::uint8_t>();
   problem.scales = q.scales.data();
   problem.zero_points = q.zero_points.as<std::uint8_t>();
+  q.outer_scale = 1.0f;
 
   if (options.scales) use_given_scales(problem, options);
   const QuantizeKernel& kernel = find(problem);
@@ -222,14 +250,22 @@ QuantizedTensor quantize(const Tensor& x, const Scheme& scheme, const QuantizeOp
     const bool lost_infinity = stats.has_infinity && !keeps(scheme, options, std::numeric_limits<float>::infinity());
     if (lost_nan || lost_infinity) throw_nonfinite(problem, options);
   }
-  return q;
 }
 
 Tensor dequantize(const QuantizedTensor& q, DType dtype) {
   require_floating("dequantize", dtype);
-  require_cpu("dequantize", q.device());
-  const MatrixShape matrix = as_matrices(q.shape);
   Tensor y = Tensor::empty(dtype, q.shape);
+  dequantize_into(q, y);
+  return y;
+}
+
+void dequantize_into(const QuantizedTensor& q, Tensor& y) {
+  require_floating("dequantize", y.dtype());
+  require_cpu("dequantize", q.device());
+  require_cpu("dequantize", y.device());
+  if (y.shape() != q.shape || !y.is_contiguous())
+    throw InvalidArgument(fmt::format("dequantize: {} is not a contiguous tensor of shape {}", to_string(y.shape()), to_string(q.shape)));
+  const MatrixShape matrix = as_matrices(q.shape);
   DequantizeProblem problem;
   problem.codes = q.codes.as<std::uint8_t>();
   problem.row_bytes = q.row_bytes();
@@ -241,13 +277,12 @@ Tensor dequantize(const QuantizedTensor& q, DType dtype) {
   problem.rows = matrix.total_rows();
   problem.cols = matrix.cols;
   problem.y = y.data();
-  problem.dtype = dtype;
+  problem.dtype = y.dtype();
   const DequantizeKernel& kernel = find(problem);
   for_each_tile(split_tiles(problem.grid, problem.rows, problem.cols, true), [&](const Tile& tile) {
     kernel.run(problem, tile);
     return TileStats{};
   });
-  return y;
 }
 
 QuantizedTensor requantize(const QuantizedTensor& q, const Scheme& scheme, const QuantizeOptions& options) {
@@ -261,14 +296,7 @@ Tensor fake_quantize(const Tensor& x, const Scheme& scheme, const QuantizeOption
 QuantizedTensor assemble(const Scheme& scheme, Shape shape, Buffer codes, Buffer scales, Buffer zero_points, float outer_scale) {
   element_count(shape);
   QuantizedTensor q{scheme, std::move(shape), std::move(codes), std::move(scales), std::move(zero_points), outer_scale};
-  const std::size_t cells = static_cast<std::size_t>(q.grid().count());
-  const auto expect = [&](const char* part, std::size_t actual, std::size_t expected) {
-    if (actual != expected)
-      throw InvalidArgument(fmt::format("{} of {} in {} take {} bytes, not {}", part, to_string(q.shape), scheme.to_string(), expected, actual));
-  };
-  expect("codes", q.codes.size(), static_cast<std::size_t>(as_matrices(q.shape).total_rows()) * q.row_bytes());
-  expect("scales", q.scales.size(), cells * scale_bytes(scheme.scale));
-  expect("zero points", q.zero_points.size(), scheme.asymmetric ? cells : 0);
+  require_sizes(q);
   if (!std::isfinite(outer_scale) || (!scheme.has_outer_scale && outer_scale != 1.0f))
     throw InvalidArgument(fmt::format("outer scale {} does not fit {}", outer_scale, scheme.to_string()));
   return q;

@@ -15,9 +15,9 @@ constexpr std::int64_t kEnoughTiles = 64;
 std::vector<Tile> split_tiles(const ScaleGrid& grid, std::int64_t rows, std::int64_t cols, bool scales_given) {
   std::vector<Tile> tiles;
   if (rows == 0 || cols == 0) return tiles;
-  const bool free_rows = scales_given || grid.whole_tensor;
-  const std::int64_t tile_rows = free_rows ? 1 : std::min(grid.tile_rows, grid.matrix_rows);
-  const std::int64_t unit_cols = scales_given ? 8 : (grid.whole_tensor ? cols : std::lcm(grid.tile_cols, std::int64_t{8}));
+  if (grid.whole_tensor && !scales_given) return {{0, rows, 0, cols}};  // one rectangle, whose scale is not known yet
+  const std::int64_t tile_rows = scales_given ? 1 : std::min(grid.tile_rows, grid.matrix_rows);
+  const std::int64_t unit_cols = scales_given ? 8 : std::lcm(grid.tile_cols, std::int64_t{8});
 
   // Columns are cut only where the rows alone would leave cores idle, or where rows are long.
   std::int64_t tile_cols = cols;
@@ -26,7 +26,7 @@ std::vector<Tile> split_tiles(const ScaleGrid& grid, std::int64_t rows, std::int
     const std::int64_t wanted = std::max<std::int64_t>(kTargetElements / tile_rows, 1);
     tile_cols = std::max(unit_cols, wanted / unit_cols * unit_cols);
   }
-  const std::int64_t matrix_rows = free_rows ? rows : grid.matrix_rows;
+  const std::int64_t matrix_rows = scales_given ? rows : grid.matrix_rows;
   const std::int64_t stripes_per_tile = std::max<std::int64_t>(1, kTargetElements / std::max<std::int64_t>(1, tile_rows * tile_cols));
   for (std::int64_t matrix = 0; matrix < rows; matrix += matrix_rows)
     for (std::int64_t row = 0; row < matrix_rows; row += tile_rows * stripes_per_tile)

@@ -20,8 +20,9 @@ def weights():
 
 
 def quantize(bin_dir, folder, x, scheme):
-    save_file({"layer.weight": x}, folder / "model.safetensors")
-    subprocess.run([bin_dir / "narrow", "quantize", "--quiet", folder, folder / "out", scheme], check=True)
+    (folder / "in").mkdir()
+    save_file({"layer.weight": x}, folder / "in" / "model.safetensors")
+    subprocess.run([bin_dir / "narrow", "quantize", "--quiet", folder / "in", folder / "out", scheme], check=True)
     (written,) = (folder / "out").glob("*.safetensors")
     return load_file(written)
 

@@ -355,7 +355,7 @@ TEST_F(CommandTest, TerminalsGetColourAndABar) {
   EXPECT_THAT(plain.out, Not(HasSubstr("\x1b[")));
 
   // Tables keep within the terminal.
-  for (const unsigned short width : {100, 140}) {
+  for (const unsigned short width : {std::uint16_t{100}, std::uint16_t{140}}) {
     std::istringstream lines(test::run_on_terminal(command({"inspect", model(), "--no-color"}), width).out);
     for (std::string line; std::getline(lines, line);) {
       const std::string last = line.substr(line.rfind('\r', line.size() - 2) + 1);  // after the bar

@@ -1,0 +1,63 @@
+#include "bench/copy_bandwidth.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include <omp.h>
+
+#include "narrow/tensor.h"
+
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
+namespace narrow::bench {
+namespace {
+
+void copy_plain(std::byte* to, const std::byte* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+
+/// Whole cache lines around the caches; 64-byte aligned.
+void copy_around_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
+#if defined(__x86_64__)
+  for (std::size_t i = 0; i < bytes; i += 16)
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), _mm_load_si128(reinterpret_cast<const __m128i*>(from + i)));
+  _mm_sfence();
+#else
+  std::memcpy(to, from, bytes);
+#endif
+}
+
+}  // namespace
+
+double copy_bandwidth(std::size_t bytes, int repeat) {
+  const Buffer from = Buffer::allocate(bytes), to = Buffer::allocate(bytes);
+  const auto on_all_threads = [&](auto copy) {
+#pragma omp parallel
+    {
+      const std::size_t threads = static_cast<std::size_t>(omp_get_num_threads()), thread = static_cast<std::size_t>(omp_get_thread_num());
+      const std::size_t lines = bytes / 64, begin = lines * thread / threads * 64, end = lines * (thread + 1) / threads * 64;
+      copy(to.data() + begin, from.data() + begin, end - begin);
+    }
+  };
+  on_all_threads([&](std::byte*, const std::byte*, std::size_t) {});
+  std::memset(from.data(), 1, bytes);
+  std::memset(to.data(), 1, bytes);
+  double best = 0.0;
+  for (const auto copy : {copy_plain, copy_around_caches}) {
+    std::vector<double> seconds;
+    for (int i = 0; i <= repeat; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      on_all_threads(copy);
+      const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+      if (i > 0) seconds.push_back(elapsed.count());
+    }
+    std::nth_element(seconds.begin(), seconds.begin() + repeat / 2, seconds.end());
+    best = std::max(best, 2.0 * static_cast<double>(bytes) / seconds[static_cast<std::size_t>(repeat / 2)] * 1e-9);
+  }
+  return best;
+}
+
+}  // namespace narrow::bench

@@ -1,0 +1,12 @@
+#pragma once
+/// The machine's copy bandwidth, against which memory-bound operations are judged.
+
+#include <cstddef>
+
+namespace narrow::bench {
+
+/// Bytes read and written per second, in GB/s, by copying `bytes` on all OpenMP threads; the better of plain and
+/// non-temporal stores, the median of `repeat` runs of each.
+double copy_bandwidth(std::size_t bytes, int repeat);
+
+}  // namespace narrow::bench

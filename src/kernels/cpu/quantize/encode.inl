@@ -1,0 +1,181 @@
+// Quotients to codes, kLanes at a time: the vector form of encode() in narrow/codec.h, for any format.
+// An encoder is called with the quotient x / s, the zero point and, where it rounds stochastically, random bits.
+
+/// random_bits(seed, index + lane) of narrow/codec.h: Philox 2x32 with ten rounds.
+inline VU random_lanes(std::uint64_t seed, std::uint64_t index) {
+  std::uint32_t words[kLanes];
+  const std::uint64_t high_seed = seed >> 32;
+  for (int part = 0; part < 2; ++part) {
+    VL left, right;
+    for (int lane = 0; lane < kLanes / 2; ++lane) {
+      const std::uint64_t counter = index + static_cast<std::uint64_t>(part * (kLanes / 2) + lane);
+      left[lane] = counter & 0xFFFFFFFFu;
+      right[lane] = (counter >> 32) ^ high_seed;
+    }
+    std::uint32_t key = static_cast<std::uint32_t>(seed);
+    for (int round = 0; round < 10; ++round) {
+      const VL product = left * std::uint64_t{0xD256D193u};
+      left = (product >> 32) ^ right ^ std::uint64_t{key};
+      right = product & std::uint64_t{0xFFFFFFFFu};
+      key += 0x9E3779B9u;
+    }
+    for (int lane = 0; lane < kLanes / 2; ++lane) words[part * (kLanes / 2) + lane] = static_cast<std::uint32_t>(left[lane]);
+  }
+  return load<VU>(words);
+}
+
+/// significand / 2^shift rounded down or stochastically: up where the 32-bit fixed-point fraction exceeds random.
+/// significand < 2^24, shift >= 1.
+template <Rounding kRounding>
+inline VI shift_right(VU significand, VI shift, VU random) {
+  const VU short_shift = (VU)smaller(shift, splat(31));
+  VU kept = significand >> short_shift;
+  if constexpr (kRounding == Rounding::kStochastic) {
+    const VU up = significand << (VU)larger(smaller(32 - shift, splat(31)), splat(0));
+    const VU down = significand >> (VU)larger(smaller(shift - 32, splat(31)), splat(0));
+    const VU fraction = shift <= 32 ? up : down;
+    kept -= (VU)(fraction > random);
+  }
+  return (VI)kept;
+}
+
+template <Rounding kRounding>
+struct FloatEncoder {
+  static constexpr bool kRandom = kRounding == Rounding::kStochastic;
+  FloatPlan f;
+
+  /// Nearest even. In the normal range the code is the upper part of the fp32 bits, rounded by an integer addition;
+  /// below it, a float addition rounds to the subnormals' even spacing. The second never gives less than the first
+  /// in the normal range and at most 2^M below it, so that one minimum chooses.
+  VI nearest(VI magnitude) const {
+    const VU odd = (((VU)magnitude >> f.shift) ^ f.parity) & 1u;
+    const VI normal = (VI)((VU)magnitude - f.round_offset + odd) >> f.shift;
+    const VI subnormal = (VI)(as_bits(as_float(magnitude) + float_of(f.subnormal_magic)) - f.subnormal_magic);
+    return smaller(smaller(subnormal, larger(normal, splat(f.hidden))), splat(f.limit));
+  }
+
+  VI other(VI magnitude, VU random) const {
+    const VI field = (VI)((VU)magnitude >> 23);
+    const VU significand = ((VU)magnitude & 0x7FFFFFu) | (field > 0 ? splat(0x800000u) : splat(0u));
+    const VI exponent = larger(field, splat(1));
+    const VI binade = larger(exponent - f.lowest_field, splat(0));
+    const VI shift = f.shift + (f.lowest_field + binade - exponent);
+    const VI code = shift_right<kRounding>(significand, shift, random) + (binade << f.mantissa_bits);
+    return magnitude == kInfinityBits ? splat(f.infinite_code) : smaller(code, splat(f.limit));
+  }
+
+  VU operator()(VF quotient, VI /*zero_point*/, VU random) const {
+    const VU bits = as_bits(quotient);
+    const VI magnitude = (VI)(bits & kMagnitude);
+    VU code;
+    if constexpr (kRounding == Rounding::kNearestEven) {
+      code = (VU)nearest(magnitude);
+    } else {
+      code = (VU)other(magnitude, random);
+    }
+    const VU shifted = bits >> f.sign_shift;
+    return magnitude > kInfinityBits ? ((shifted & f.nan_sign) | f.nan_code) : (code | (shifted & f.sign_bit));
+  }
+};
+
+/// clamp(round(x / s), low - z, high - z) + z; NaN gives z.
+template <Rounding kRounding, bool kAsymmetric>
+struct IntegerEncoder {
+  static constexpr bool kRandom = kRounding == Rounding::kStochastic;
+  static constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  float unit, low, high;
+  std::uint32_t mask;
+
+  VI rounded(VF value, VU random) const {
+    if constexpr (kRounding == Rounding::kNearestEven) {
+      return (VI)(as_bits(value + kMagic) - bits_of_float(kMagic));
+    } else if constexpr (kRounding == Rounding::kTowardZero) {
+      return truncated(value);
+    } else {
+      const VI magnitude = magnitude_of(value);
+      const VI field = (VI)((VU)magnitude >> 23);
+      const VU significand = ((VU)magnitude & 0x7FFFFFu) | (field > 0 ? splat(0x800000u) : splat(0u));
+      const VI result = shift_right<kRounding>(significand, 150 - field, random);
+      return as_int(value) < 0 ? -result : result;
+    }
+  }
+
+  VU operator()(VF quotient, VI zero_point, VU random) const {
+    const VF value = quotient * unit;
+    VF lowest = splat(low), highest = splat(high);
+    if constexpr (kAsymmetric) {
+      lowest = low - to_float(zero_point);
+      highest = high - to_float(zero_point);
+    }
+    VI code = rounded(smaller(larger(value, lowest), highest), random);
+    code = value == value ? code : splat(0);
+    if constexpr (kAsymmetric) code += zero_point;
+    return (VU)code & mask;
+  }
+};
+
+/// The number of thresholds that x / s reaches; NaN reaches none.
+struct CodebookEncoder {
+  static constexpr bool kRandom = false;
+  int thresholds;
+  float threshold[kTableSize];
+
+  VU operator()(VF quotient, VI /*zero_point*/, VU /*random*/) const {
+    VI code = splat(0);
+    for (int i = 0; i < thresholds; ++i) code -= (VI)(quotient >= threshold[i]);
+    return (VU)code;
+  }
+};
+
+/// The lower neighbour, or the upper one with the probability of its share; lane by lane, in fp64 as codec.h has it.
+struct StochasticCodebookEncoder {
+  static constexpr bool kRandom = true;
+  int last;  ///< the highest code
+  float value[kTableSize];
+
+  VU operator()(VF quotient, VI /*zero_point*/, VU random) const {
+    VU codes = splat(0u);
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const float x = quotient[lane];
+      int code = 0;
+      while (code < last && value[code + 1] <= x) ++code;
+      if (code < last && x > value[code]) {
+        const double low = value[code], high = value[code + 1];
+        if ((static_cast<double>(x) - low) * 4294967296.0 > (high - low) * static_cast<double>(random[lane])) ++code;
+      }
+      codes[lane] = static_cast<std::uint32_t>(code);
+    }
+    return codes;
+  }
+};
+
+/// Calls work with the encoder of an element format and a rounding.
+template <typename Work>
+inline void with_encoder(const ElementPlan& element, Rounding rounding, bool asymmetric, const Work& work) {
+  const auto integer = [&]<Rounding kRounding>() {
+    if (asymmetric) {
+      work(IntegerEncoder<kRounding, true>{element.unit, element.low, element.high, element.mask});
+    } else {
+      work(IntegerEncoder<kRounding, false>{element.unit, element.low, element.high, element.mask});
+    }
+  };
+  if (element.kind == ElementKind::kCodebook) {
+    if (rounding == Rounding::kStochastic) {
+      StochasticCodebookEncoder encoder{element.thresholds, {}};
+      for (int i = 0; i < kTableSize; ++i) encoder.value[i] = element.value[i];
+      return work(encoder);
+    }
+    CodebookEncoder encoder{element.thresholds, {}};
+    for (int i = 0; i < kTableSize; ++i) encoder.threshold[i] = element.threshold[i];
+    return work(encoder);
+  }
+  const bool is_float = element.kind == ElementKind::kFloat;
+  switch (rounding) {
+    case Rounding::kNearestEven:
+      return is_float ? work(FloatEncoder<Rounding::kNearestEven>{element.format}) : integer.template operator()<Rounding::kNearestEven>();
+    case Rounding::kTowardZero:
+      return is_float ? work(FloatEncoder<Rounding::kTowardZero>{element.format}) : integer.template operator()<Rounding::kTowardZero>();
+    case Rounding::kStochastic:
+      return is_float ? work(FloatEncoder<Rounding::kStochastic>{element.format}) : integer.template operator()<Rounding::kStochastic>();
+  }
+}

@@ -1,0 +1,70 @@
+/// Quantize and dequantize for AVX-512 (F, BW, DQ, VL, VBMI): sixteen lanes.
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/quantize/plan.h"
+
+namespace narrow::cpu {
+namespace {
+
+constexpr int kLanes = 16;
+#include "kernels/cpu/vector.inl"
+
+inline VU load_codes(const std::uint8_t* from) { return (VU)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+inline VU load_codes(const std::uint16_t* from) { return (VU)_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
+inline void store_codes(std::uint8_t* to, VU codes) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8((__m512i)codes)); }
+inline void store_codes(std::uint16_t* to, VU codes) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16((__m512i)codes)); }
+inline VF widen_bf16(const std::uint16_t* from) { return as_float(load_codes(from) << 16); }
+inline VF widen_fp16(const std::uint16_t* from) { return (VF)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
+inline void stream(float* to, VF value) { _mm512_stream_ps(to, (__m512)value); }
+inline void fence() { _mm_sfence(); }
+
+struct Table {
+  VF values;
+};
+inline Table make_table(const float* values) { return {load<VF>(values)}; }
+inline VF look_up(const Table& table, VU code) { return (VF)_mm512_permutexvar_ps((__m512i)code, (__m512)table.values); }
+
+/// Sixteen vectors to the one vector of their maxima: four levels, each halving vectors and lanes.
+inline VI max_of_each(const VI (&each)[16]) {
+  const auto v = [&](int i) { return (__m512i)each[i]; };
+  __m512i four[4];
+  for (int i = 0; i < 4; ++i) {
+    const __m512i a = _mm512_max_epi32(_mm512_unpacklo_epi32(v(4 * i), v(4 * i + 1)), _mm512_unpackhi_epi32(v(4 * i), v(4 * i + 1)));
+    const __m512i b = _mm512_max_epi32(_mm512_unpacklo_epi32(v(4 * i + 2), v(4 * i + 3)), _mm512_unpackhi_epi32(v(4 * i + 2), v(4 * i + 3)));
+    four[i] = _mm512_max_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+  }
+  const auto fold = [](__m512i a, __m512i b) { return _mm512_max_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD)); };
+  return (VI)fold(fold(four[0], four[1]), fold(four[2], four[3]));
+}
+
+/// The low `bits` bytes of every 64-bit lane, side by side in memory: one byte permutation.
+struct LowBytes {
+  __m512i together, apart;
+
+  explicit LowBytes(int bits) {
+    alignas(64) std::uint8_t pack[64], unpack[64];
+    for (int i = 0; i < 64; ++i) {
+      pack[i] = static_cast<std::uint8_t>((i / bits * 8 + i % bits) & 63);
+      unpack[i] = static_cast<std::uint8_t>((i / 8 * bits + i % 8) & 63);
+    }
+    together = _mm512_load_si512(pack);
+    apart = _mm512_load_si512(unpack);
+  }
+  void store(std::uint8_t* to, VL words) const { _mm512_storeu_si512(to, _mm512_permutexvar_epi8(together, (__m512i)words)); }
+  VL load(const std::uint8_t* from) const { return (VL)_mm512_permutexvar_epi8(apart, _mm512_loadu_si512(from)); }
+};
+
+#include "kernels/cpu/quantize/leaf.inl"
+
+}  // namespace
+
+extern const QuantizeKernel kAvx512Quantize;
+extern const DequantizeKernel kAvx512Dequantize;
+constinit const QuantizeKernel kAvx512Quantize{"avx512_quantize", Isa::kAvx512, accepts_quantize, measure_tile, run_quantize};
+constinit const DequantizeKernel kAvx512Dequantize{"avx512_dequantize", Isa::kAvx512, accepts_dequantize, run_dequantize};
+
+}  // namespace narrow::cpu
