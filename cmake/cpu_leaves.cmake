@@ -21,6 +21,8 @@ foreach(leaf ${leaves})
   target_sources(narrow PRIVATE ${leaf})
   if(leaf MATCHES "_(avx2|avx512|amx|neon|dotprod|i8mm)\\.cc$")
     # -Wno-psabi: vector types stay inside a leaf, their calling convention concerns nobody.
-    set_source_files_properties(${leaf} PROPERTIES COMPILE_OPTIONS "${flags_${CMAKE_MATCH_1}};-Wno-psabi")
+    # -Wno-maybe-uninitialized: g++'s own AVX-512 intrinsics leave their merge operand undefined.
+    set_source_files_properties(${leaf} PROPERTIES
+      COMPILE_OPTIONS "${flags_${CMAKE_MATCH_1}};-Wno-psabi;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>")
   endif()
 endforeach()
