@@ -1,4 +1,5 @@
 # The CUDA half of the device layer and the GPU kernels, or the stub in their place.
+target_sources(narrow PRIVATE ops/cuda_quantize.cc)
 if(NOT NARROW_WITH_CUDA)
   target_sources(narrow PRIVATE device/cuda_stub.cc)
   return()
@@ -7,6 +8,7 @@ target_sources(narrow PRIVATE
   device/cuda/runtime.cc
   kernels/cuda/dequantize.cu
   kernels/cuda/dequantize_generic.cu
+  kernels/cuda/elementwise.cu
   kernels/cuda/quantize_blocks.cu
   kernels/cuda/quantize_generic.cu
   kernels/cuda/quantize_rows.cu

@@ -5,7 +5,7 @@
 /// fp32 x: one step q - (s * q - x) * nearest(1/s) makes it the correctly rounded quotient (Markstein 1990: q is
 /// faithful, 1/s rounded to nearest). 16-bit x: the quotient can differ in its last bit only where x / s lies within
 /// 2^-46 of the middle of two floats; tests/format/division_test.cc goes through all significands of s and x and shows
-/// that no code of at most 8 significant bits then differs.
+/// that the code (at most 7 significant bits) is then the same.
 /// low >= 0 and the order of the last step keep the sign of a zero.
 
 #include <cuda_runtime.h>
@@ -26,7 +26,8 @@ __device__ inline Divisor make_divisor(float s) {
   Divisor d;
   d.scale = s;
   d.high = __frcp_rz(s);
-  d.low = __fmul_rn(__fmaf_rn(-s, d.high, 1.0f), d.high);
+  const float low = __fmul_rn(__fmaf_rn(-s, d.high, 1.0f), d.high);
+  d.low = __uint_as_float(__float_as_uint(low) + (low != 0.0f ? 1u : 0u));  // (1 - s * high) / s is a little more than the product
   d.nearest = __frcp_rn(s);
   return d;
 }

@@ -20,7 +20,8 @@ struct Args {
   ChunkedMatrix x;
   std::uint8_t* codes;
   void* scales;
-  int lanes;  // per block
+  int lanes;       // per block
+  int lanes_log2;
   std::uint32_t* flags;
   OuterScale outer;
 };
@@ -121,7 +122,7 @@ __global__ void __launch_bounds__(kThreads) quantize_blocks(const Args args) {
     }
     const BlockScale scale = make_block_scale<kElement, kScale>(amax, finite, table);
     if (valid && (threadIdx.x & static_cast<unsigned>(args.lanes - 1)) == 0) {
-      const std::int64_t cell = index / args.lanes;
+      const std::int64_t cell = index >> args.lanes_log2;
       if constexpr (kScale == ScaleKind::kLargest) static_cast<std::uint32_t*>(args.scales)[cell] = scale.code;
       else static_cast<std::uint8_t*>(args.scales)[cell] = static_cast<std::uint8_t>(scale.code);
     }
@@ -140,6 +141,7 @@ int launch(const QuantizeProblem& problem, Stream stream) {
   args.codes = problem.codes;
   args.scales = problem.scales;
   args.lanes = static_cast<int>(problem.grid.tile_cols) / kPer;
+  args.lanes_log2 = __builtin_ctz(static_cast<unsigned>(args.lanes));
   args.flags = problem.flags;
   if constexpr (kScale == ScaleKind::kTwoLevel) {
     args.outer = {problem.given_outer_scale, problem.outer_scale, nullptr, 0};
