@@ -1,6 +1,21 @@
 # The CUDA half of the device layer and the GPU kernels, or the stub in their place.
+target_sources(narrow PRIVATE ops/cuda_quantize.cc)
 if(NOT NARROW_WITH_CUDA)
   target_sources(narrow PRIVATE device/cuda_stub.cc)
   return()
 endif()
-target_sources(narrow PRIVATE device/cuda_stub.cc)
+target_sources(narrow PRIVATE
+  device/cuda/runtime.cc
+  kernels/cuda/dequantize.cu
+  kernels/cuda/dequantize_generic.cu
+  kernels/cuda/elementwise.cu
+  kernels/cuda/quantize_blocks.cu
+  kernels/cuda/quantize_generic.cu
+  kernels/cuda/quantize_rows.cu
+  kernels/cuda/quantize_tensor.cu
+  kernels/cuda/tables.cc)
+# Codes must be the CPU's: no contraction, IEEE divisions and square roots, subnormals kept (nvcc's defaults but for the first).
+target_compile_options(narrow PRIVATE
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -fmad=false -Xcompiler=-Wall,-Wextra -Xcudafe=--diag_suppress=20012>)
+# The runtime is linked in: a machine without CUDA loads the library all the same.
+target_link_libraries(narrow PRIVATE CUDA::cudart_static)

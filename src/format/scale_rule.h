@@ -35,7 +35,7 @@ NARROW_HOST_DEVICE constexpr int largest_exponent(const Format& element) { retur
 
 /// A positive scale in its storage format; one that would round to zero becomes the smallest positive one.
 NARROW_HOST_DEVICE constexpr ScaleCode store_scale(const Format& storage, float scale, float outer) {
-  if (storage == kFp32) return {std::bit_cast<std::uint32_t>(scale), scale * outer};
+  if (storage.bits == 32) return {std::bit_cast<std::uint32_t>(scale), scale * outer};
   std::uint32_t code = encode(storage, scale);
   if (scale > 0.0f && decode(storage, code) == 0.0f) code = 1;
   return {code, decode(storage, code) * outer};
@@ -44,11 +44,12 @@ NARROW_HOST_DEVICE constexpr ScaleCode store_scale(const Format& storage, float 
 /// Symmetric: s = amax / largest (/ outer), s = 1 for an all-zero rectangle. amax is taken over the finite values.
 NARROW_HOST_DEVICE constexpr ScaleCode scale_from_amax(const Scheme& scheme, float amax, float outer) {
   if (scheme.rule == ScaleRule::kSharedExponent) {
-    if (amax == 0.0f) return {scheme.is_msfp ? 0u : 127u, decode(kE8m0, scheme.is_msfp ? 0u : 127u)};
+    constexpr Format kStorage = kE8m0;  // device code cannot refer to a namespace-scope object
+    if (amax == 0.0f) return {scheme.is_msfp ? 0u : 127u, decode(kStorage, scheme.is_msfp ? 0u : 127u)};
     const int lowest = scheme.is_msfp ? -126 : -127;
     const int exponent = floor_log2(amax) - largest_exponent(scheme.element);
     const std::uint32_t code = static_cast<std::uint32_t>((exponent < lowest ? lowest : exponent) + 127);
-    return {code, decode(kE8m0, code)};
+    return {code, decode(kStorage, code)};
   }
   if (amax == 0.0f) return store_scale(scheme.scale, 1.0f, outer);
   float scale = amax / static_cast<float>(scheme.element.largest());

@@ -13,7 +13,8 @@ namespace narrow {
 NARROW_HOST_DEVICE inline float load_value(const void* data, DType dtype, std::int64_t index) {
   if (dtype == DType::kF32) return static_cast<const float*>(data)[index];
   const std::uint32_t bits = static_cast<const std::uint16_t*>(data)[index];
-  return dtype == DType::kBf16 ? std::bit_cast<float>(bits << 16) : decode(kFp16, bits);
+  constexpr Format kHalf = kFp16;  // device code cannot refer to a namespace-scope object
+  return dtype == DType::kBf16 ? std::bit_cast<float>(bits << 16) : decode(kHalf, bits);
 }
 
 /// Stores with one rounding to nearest even; values beyond a 16-bit type's range saturate by default.
@@ -21,7 +22,8 @@ NARROW_HOST_DEVICE inline void store_value(void* data, DType dtype, std::int64_t
   if (dtype == DType::kF32) {
     static_cast<float*>(data)[index] = value;
   } else {
-    const Format& format = dtype == DType::kBf16 ? kBf16 : kFp16;
+    constexpr Format kBrain = kBf16, kHalf = kFp16;
+    const Format format = dtype == DType::kBf16 ? kBrain : kHalf;
     static_cast<std::uint16_t*>(data)[index] = static_cast<std::uint16_t>(encode(format, value, Rounding::kNearestEven, overflow));
   }
 }

@@ -1,0 +1,99 @@
+/// The CUDA half of the device layer: memory, streams, errors. The runtime is linked statically, so that a machine
+/// without a driver loads this library and gets Unsupported where it asks for a device.
+
+#include "device/cuda/runtime.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include "device/memory.h"
+#include "narrow/error.h"
+
+namespace narrow::cuda {
+
+void check(int code, std::string_view call) {
+  if (code == cudaSuccess) return;
+  const cudaError_t error = static_cast<cudaError_t>(code);
+  throw CudaError(fmt::format("{} failed with {}: {}", call, cudaGetErrorName(error), cudaGetErrorString(error)));
+}
+
+int device_count() noexcept {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();  // a missing driver is an answer, not an error of the next call
+  return 0;
+}
+
+void require_device(int index) {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    throw Unsupported(fmt::format("CUDA device {} was asked for, but CUDA answers {} ({}); use the CPU or install a driver", index,
+                                  cudaGetErrorName(error), cudaGetErrorString(error)));
+  }
+  if (index < 0 || index >= count) throw Unsupported(fmt::format("CUDA device {} was asked for, but there are {}; use a lower index or the CPU", index, count));
+}
+
+DeviceGuard::DeviceGuard(int index) {
+  require_device(index);
+  int current = 0;
+  check(cudaGetDevice(&current), "cudaGetDevice");
+  if (current == index) return;
+  check(cudaSetDevice(index), "cudaSetDevice");
+  previous_ = current;
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (previous_ >= 0) cudaSetDevice(previous_);
+}
+
+OwnedStream::OwnedStream(int device) : device_(device) {
+  const DeviceGuard guard(device);
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+}
+
+OwnedStream::~OwnedStream() { cudaStreamDestroy(stream_); }
+
+void synchronize(Stream stream) { check(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
+
+void copy_bytes(void* to, const void* from, std::size_t size, Stream stream) {
+  if (size > 0) check(cudaMemcpyAsync(to, from, size, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+}
+
+void set_bytes(void* data, int value, std::size_t size, Stream stream) {
+  if (size > 0) check(cudaMemsetAsync(data, value, size, stream), "cudaMemsetAsync");
+}
+
+Scratch::Scratch(std::size_t size, Workspace given, Stream stream) : stream_(stream) {
+  if (size == 0) return;
+  if (given.data != nullptr) {
+    if (given.size < size) throw InvalidArgument(fmt::format("the workspace has {} bytes, the call needs {}", given.size, size));
+    data_ = given.data;
+    return;
+  }
+  check(cudaMallocAsync(&data_, size, stream), "cudaMallocAsync");
+  owned_ = true;
+}
+
+Scratch::~Scratch() {
+  if (owned_) cudaFreeAsync(data_, stream_);
+}
+
+}  // namespace narrow::cuda
+
+namespace narrow {
+
+std::shared_ptr<void> allocate_cuda_memory(std::size_t size, int index) {
+  const cuda::DeviceGuard guard(index);
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, size == 0 ? 1 : size);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw InvalidArgument(fmt::format("cannot allocate {} bytes on CUDA device {}", size, index));
+  }
+  cuda::check(error, "cudaMalloc");
+  return {data, [](void* memory) { cudaFree(memory); }};
+}
+
+}  // namespace narrow

@@ -1,0 +1,35 @@
+#pragma once
+/// What the device layer offers to the layers above it, without CUDA's headers. In a build without CUDA the stub answers.
+
+#include <cstddef>
+#include <string_view>
+
+#include "narrow/cuda.h"
+
+namespace narrow::cuda {
+
+/// Throws CudaError with CUDA's name and sentence for the code of a failed call.
+void check(int code, std::string_view call);
+/// Throws Unsupported where the device cannot be used: no CUDA build, no driver, no such device.
+void require_device(int index);
+
+/// Enqueues a copy of bytes; the direction follows from the pointers.
+void copy_bytes(void* to, const void* from, std::size_t size, Stream stream);
+void set_bytes(void* data, int value, std::size_t size, Stream stream);
+
+/// Scratch memory for one call on a stream: the caller's, or the pool's, given back in stream order.
+class Scratch {
+ public:
+  Scratch(std::size_t size, Workspace given, Stream stream);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+  Stream stream_ = nullptr;
+  bool owned_ = false;
+};
+
+}  // namespace narrow::cuda

@@ -1,0 +1,130 @@
+/// Quantizes rows with one fp32 scale each (per token, per output channel), reading x once: the row waits in registers while its
+/// largest magnitude is found.
+/// Mapping:  one thread block per row, kChunks chunks per thread, one barrier.
+/// Requires: 16-byte aligned rows of whole chunks, at most 32768 (fp32 to 8 bits: 16384) columns; nearest even, saturating.
+/// Bound:    memory; 2 or 4 B read, bits/8 B written per element.
+/// Meaning:  kernels/reference/quantize.cc, bit for bit.
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/store.cuh"
+
+namespace narrow::cuda {
+namespace {
+
+constexpr int kMostThreads = 1024;
+constexpr int kChunks = 4;
+
+struct Args {
+  const void* x;
+  std::int64_t row_stride;
+  int chunks;  // per row
+  std::uint8_t* codes;
+  std::size_t row_bytes;
+  float* scales;
+  std::uint32_t* flags;
+};
+
+/// The largest of a value over the thread block.
+__device__ inline std::uint32_t block_max(std::uint32_t value, std::uint32_t* warps) {
+  value = __reduce_max_sync(0xFFFFFFFFu, value);
+  if (blockDim.x == 32) return value;
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  const unsigned lane = threadIdx.x % 32;
+  return __reduce_max_sync(0xFFFFFFFFu, lane < blockDim.x / 32 ? warps[lane] : 0u);
+}
+
+template <Element kElement, DType kType>
+__global__ void __launch_bounds__(kMostThreads) quantize_rows(const Args args) {
+  constexpr int kPer = elements_per_lane(kElement, kType);
+  constexpr float kLargest = static_cast<float>(format_of(kElement).largest());
+  __shared__ Stage<kElement> stages[is_staged(kElement) ? kMostThreads / 32 : 1];
+  __shared__ std::uint32_t warps[2][32];
+  const std::int64_t row = blockIdx.x;
+  const std::int64_t start = row * args.row_stride;
+
+  Chunk<kType, kPer> chunks[kChunks];
+#pragma unroll
+  for (int u = 0; u < kChunks; ++u) {
+    const int index = u * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+    chunks[u] = index < args.chunks ? load_chunk<kType, kPer>(args.x, start + std::int64_t{index} * kPer) : zero_chunk<kType, kPer>();
+  }
+  std::uint32_t magnitude = chunk_magnitude(chunks[0]);
+#pragma unroll
+  for (int u = 1; u < kChunks; ++u) magnitude = max_magnitude<kType>(magnitude, chunk_magnitude(chunks[u]));
+  float amax = __uint_as_float(block_max(__float_as_uint(magnitude_value<kType>(magnitude)), warps[0]));
+  const bool finite = is_finite(amax);
+  if (!finite) {  // the whole block takes this way together
+    float mine = 0.0f;
+#pragma unroll
+    for (int u = 0; u < kChunks; ++u) mine = fmaxf(mine, finite_magnitude(chunks[u], args.flags));
+    amax = __uint_as_float(block_max(__float_as_uint(mine), warps[1]));
+  }
+  float scale = amax == 0.0f ? 1.0f : __fdiv_rn(amax, kLargest);
+  if (scale == 0.0f) scale = __uint_as_float(1u);
+  if (threadIdx.x == 0) args.scales[row] = scale;
+
+  const bool plain = finite && is_plain_divisor(scale);
+  const Divisor divisor = make_divisor(scale * prescale_of(kElement));
+  std::uint8_t* codes = args.codes + static_cast<std::size_t>(row) * args.row_bytes;
+#pragma unroll
+  for (int u = 0; u < kChunks; ++u) {
+    const int index = u * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+    const Codes packed = plain ? encode_chunk<kElement, kType, kPer, false>(chunks[u], divisor) : encode_chunk_slowly<kElement>(chunks[u], scale);
+    store_codes<kElement, kPer>(codes, index, index < args.chunks, packed, stages[is_staged(kElement) ? threadIdx.x / 32 : 0]);
+  }
+}
+
+using Launch = int (*)(const QuantizeProblem&, Stream);
+
+template <Element kElement, DType kType>
+int launch(const QuantizeProblem& problem, Stream stream) {
+  constexpr int kPer = elements_per_lane(kElement, kType);
+  Args args{problem.x, problem.row_stride, static_cast<int>(problem.cols / kPer), problem.codes, problem.row_bytes,
+            static_cast<float*>(problem.scales), problem.flags};
+  const int threads = (args.chunks + 32 * kChunks - 1) / (32 * kChunks) * 32;
+  return launch_kernel(quantize_rows<kElement, kType>, problem.rows, threads, stream, args);
+}
+
+struct Entry {
+  Element element;
+  Launch by_type[3];
+};
+
+template <Element kElement>
+constexpr Entry entry() {
+  return {kElement, {launch<kElement, DType::kF32>, launch<kElement, DType::kF16>, launch<kElement, DType::kBf16>}};
+}
+
+constexpr Entry kEntries[] = {entry<Element::kE4m3>(), entry<Element::kE5m2>(), entry<Element::kInt8>(), entry<Element::kE3m2>(),
+                              entry<Element::kE2m3>(), entry<Element::kE2m2>(), entry<Element::kE2m1>(), entry<Element::kInt4>()};
+
+const Entry* find_entry(const QuantizeProblem& problem) {
+  for (const Entry& entry : kEntries)
+    if (format_of(entry.element) == problem.scheme.element) return &entry;
+  return nullptr;
+}
+
+bool accepts(const QuantizeProblem& problem) {
+  const Scheme& scheme = problem.scheme;
+  if (!is_plain_request(problem) || scheme.asymmetric || scheme.scale != kFp32 || scheme.rule != ScaleRule::kLargest || problem.given_scales != nullptr) return false;
+  if (problem.grid.whole_tensor || problem.grid.tile_rows != 1 || problem.grid.cols != 1) return false;
+  const Entry* entry = find_entry(problem);
+  if (entry == nullptr) return false;
+  const int per = elements_per_lane(entry->element, problem.dtype);
+  const bool staged = is_staged(entry->element);
+  if (problem.cols % (staged ? 128 : per) != 0 || problem.cols > std::int64_t{per} * kChunks * kMostThreads) return false;
+  const std::int64_t per_16_bytes = problem.dtype == DType::kF32 ? 4 : 8;
+  if (problem.rows > 1 && problem.row_stride % per_16_bytes != 0) return false;
+  return is_aligned(problem.x, 16) && is_aligned(problem.codes, staged ? 16 : static_cast<std::size_t>(per * bits_of(entry->element) / 8));
+}
+
+std::size_t workspace(const QuantizeProblem&) { return 0; }
+
+int run(const QuantizeProblem& problem, Stream stream) { return find_entry(problem)->by_type[type_index(problem.dtype)](problem, stream); }
+
+}  // namespace
+
+const QuantizeKernel kQuantizeRows{"cuda_quantize_rows", accepts, workspace, run};
+
+}  // namespace narrow::cuda

@@ -1,0 +1,102 @@
+/// Conversions over all inputs: 2^32 of fp32, 2^16 of the 16-bit types. CPU and GPU must agree on every code.
+
+#include <bit>
+
+#include "device/cuda/runtime.h"
+#include "harness.h"
+
+namespace narrow::cuda::testing {
+namespace {
+
+/// All 2^32 fp32 in slices, with one static scale.
+void check_all_floats(const char* text, float scale, Stream stream) {
+  constexpr std::int64_t kSlice = std::int64_t{1} << 27;
+  const Scheme scheme = Scheme::parse(text);
+  narrow::QuantizeOptions host_options{.nonfinite = NonFinite::kSaturate};
+  QuantizeOptions options;
+  if (scheme.has_scales()) {
+    host_options.scales = Tensor::of({scale}, {1});
+    options.scales = to_device(*host_options.scales, kDevice, stream);
+  }
+  const Tensor host = Tensor::empty(DType::kF32, {kSlice}), x = Tensor::empty(DType::kF32, {kSlice}, kDevice);
+  const DeviceQuantized q = allocate_quantized(scheme, {kSlice}, kDevice);
+  for (std::int64_t begin = 0; begin < std::int64_t{1} << 32; begin += kSlice) {
+    std::uint32_t* bits = reinterpret_cast<std::uint32_t*>(host.data());
+#pragma omp parallel for schedule(static)
+    for (std::int64_t i = 0; i < kSlice; ++i) bits[i] = static_cast<std::uint32_t>(begin + i);
+    copy(host, x, stream);
+    quantize(x, q, stream, options);
+    const QuantizedTensor expected = quantize(host, scheme, host_options), actual = to_host(q, stream);
+    if (std::equal(expected.codes.bytes().begin(), expected.codes.bytes().end(), actual.codes.bytes().begin())) continue;
+    for (std::size_t i = 0; i < expected.codes.size(); ++i)
+      ASSERT_EQ(static_cast<int>(expected.codes.data()[i]), static_cast<int>(actual.codes.data()[i]))
+          << text << " of bits " << begin + static_cast<std::int64_t>(i) * 8 / scheme.element.bits;
+  }
+}
+
+TEST(CudaExhaustive, AllFloatsToE4m3) {
+  NARROW_REQUIRE_DEVICE();
+  check_all_floats("fp8_e4m3:none", 1.0f, OwnedStream());
+}
+
+TEST(CudaExhaustive, AllFloatsToE4m3Scaled) {
+  NARROW_REQUIRE_DEVICE();
+  check_all_floats("fp8_e4m3:tensor", 0.0173f, OwnedStream());
+}
+
+TEST(CudaExhaustive, AllFloatsToE5m2Scaled) {
+  NARROW_REQUIRE_DEVICE();
+  check_all_floats("fp8_e5m2:tensor", 3.3e-4f, OwnedStream());
+}
+
+TEST(CudaExhaustive, AllFloatsToInt8Scaled) {
+  NARROW_REQUIRE_DEVICE();
+  check_all_floats("int8:tensor", 0.0731f, OwnedStream());
+}
+
+TEST(CudaExhaustive, AllFloatsToHalfAndBrain) {
+  NARROW_REQUIRE_DEVICE();
+  constexpr std::int64_t kSlice = std::int64_t{1} << 27;
+  const OwnedStream stream;
+  const Tensor host = Tensor::empty(DType::kF32, {kSlice}), x = Tensor::empty(DType::kF32, {kSlice}, kDevice);
+  for (std::int64_t begin = 0; begin < std::int64_t{1} << 32; begin += kSlice) {
+    std::uint32_t* bits = reinterpret_cast<std::uint32_t*>(host.data());
+#pragma omp parallel for schedule(static)
+    for (std::int64_t i = 0; i < kSlice; ++i) bits[i] = static_cast<std::uint32_t>(begin + i);
+    copy(host, x, stream);
+    for (const DType dtype : {DType::kF16, DType::kBf16}) {
+      const Tensor y = Tensor::empty(dtype, {kSlice}, kDevice);
+      convert(x, y, stream);
+      expect_equal(convert(host, dtype), to_host(y, stream), std::string(name_of(dtype)));
+      ASSERT_FALSE(HasFailure());
+    }
+  }
+}
+
+/// Every fp16 and bf16 value under many scales: row i holds all of them up to a largest one that changes from row to row.
+TEST(CudaExhaustive, AllHalvesUnderManyScales) {
+  NARROW_REQUIRE_DEVICE();
+  const OwnedStream stream;
+  for (const char* text : {"fp8_e4m3:row", "fp8_e5m2:row", "int8:row", "fp6_e3m2:row", "fp6_e2m3:row", "fp5_e2m2:row", "fp4_e2m1:row", "int4:row",
+                           "fp8_e4m3:block128", "int8:block128", "int4:block128", "fp4_e2m1:block32", "mxfp4", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp8_e4m3", "msfp12", "nvfp4"})
+    for (const DType dtype : {DType::kF16, DType::kBf16}) {
+      const Scheme scheme = Scheme::parse(text);
+      constexpr std::int64_t kCols = 2048;
+      const Tensor host = Tensor::empty(dtype, {512, kCols});
+      std::uint16_t* bits = host.as<std::uint16_t>();
+      std::uint32_t state = 12345;
+      for (std::int64_t i = 0; i < host.size(); ++i) {
+        state = state * 1664525u + 1013904223u;
+        const std::uint32_t limit = (dtype == DType::kF16 ? 0x5000u : 0x4300u) + static_cast<std::uint32_t>(i / kCols) * 7u;  // the row's largest magnitude
+        const std::uint32_t magnitude = i % kCols == 0 ? limit : std::min(state >> 17, limit) - (state >> 9 & 1u) * (limit > 0x800u ? state % 0x800u : 0u) % (std::min(state >> 17, limit) + 1u);
+        bits[i] = static_cast<std::uint16_t>(magnitude | (state & 0x8000u));
+      }
+      const GuardedQuantized out(scheme, host.shape(), 0, stream);
+      quantize(to_device(host, kDevice, stream), out.q, stream);
+      expect_equal(quantize(host, scheme), out.q, stream, std::string(text) + " " + std::string(name_of(dtype)));
+      ASSERT_FALSE(HasFailure());
+    }
+}
+
+}  // namespace
+}  // namespace narrow::cuda::testing
