@@ -32,8 +32,10 @@ void load_values(const Tensor& x, std::int64_t begin, std::int64_t count, double
     case DType::kF32: return copy_values<float>(x, begin, count, out);
     case DType::kF64: return copy_values<double>(x, begin, count, out);
     case DType::kF16:
+      for (std::int64_t i = 0; i < count; ++i) out[i] = load_value(x.data(), DType::kF16, begin + i);
+      return;
     case DType::kBf16:
-      for (std::int64_t i = 0; i < count; ++i) out[i] = load_value(x.data(), x.dtype(), begin + i);
+      for (std::int64_t i = 0; i < count; ++i) out[i] = load_value(x.data(), DType::kBf16, begin + i);
       return;
     case DType::kBool:
     case DType::kU8: return copy_values<std::uint8_t>(x, begin, count, out);
@@ -58,38 +60,45 @@ struct Moments {
   std::int64_t nans = 0, infinities = 0, zeros = 0;
 };
 
-/// The moments of finite values, in two passes over a buffer that stays in cache; four lanes hide the latency of a sum.
+/// The moments of finite values, in two passes over a buffer that stays in cache. Four sums run side by side, value i
+/// in sum i mod 4, so that they can be computed together.
 void add_central_moments(const double* values, std::int64_t count, Moments& moments) {
-  constexpr int kLanes = 4;
-  std::array<double, kLanes> sum{}, second{}, third{}, fourth{};
-  for (std::int64_t i = 0; i < count; ++i) sum[static_cast<std::size_t>(i % kLanes)] += values[i];
-  moments.count = static_cast<double>(count);
-  moments.mean = ((sum[0] + sum[1]) + (sum[2] + sum[3])) / moments.count;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto lane = static_cast<std::size_t>(i % kLanes);
+  constexpr std::int64_t kLanes = 4;
+  using Lanes = std::array<double, static_cast<std::size_t>(kLanes)>;
+  Lanes sum{}, second{}, third{}, fourth{};
+  const auto add_value = [&](std::int64_t i, std::size_t lane) {
     const double delta = values[i] - moments.mean, square = delta * delta;
     second[lane] += square;
     third[lane] += square * delta;
     fourth[lane] += square * square;
-  }
-  moments.second = (second[0] + second[1]) + (second[2] + second[3]);
-  moments.third = (third[0] + third[1]) + (third[2] + third[3]);
-  moments.fourth = (fourth[0] + fourth[1]) + (fourth[2] + fourth[3]);
+  };
+  const auto total = [](const Lanes& lanes) { return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]); };
+  const std::int64_t whole = count - count % kLanes;
+  for (std::int64_t i = 0; i < whole; i += kLanes)
+    for (std::size_t lane = 0; lane < sum.size(); ++lane) sum[lane] += values[i + static_cast<std::int64_t>(lane)];
+  for (std::int64_t i = whole; i < count; ++i) sum[static_cast<std::size_t>(i - whole)] += values[i];
+  moments.count = static_cast<double>(count);
+  moments.mean = total(sum) / moments.count;
+  for (std::int64_t i = 0; i < whole; i += kLanes)
+    for (std::size_t lane = 0; lane < sum.size(); ++lane) add_value(i + static_cast<std::int64_t>(lane), lane);
+  for (std::int64_t i = whole; i < count; ++i) add_value(i, static_cast<std::size_t>(i - whole));
+  moments.second = total(second);
+  moments.third = total(third);
+  moments.fourth = total(fourth);
 }
 
 Moments measure_chunk(double* values, std::int64_t count) {
   Moments moments;
   std::int64_t finite = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const double value = values[i];
-    if (!std::isfinite(value)) {
-      (std::isnan(value) ? moments.nans : moments.infinities) += 1;
-      continue;
-    }
-    moments.minimum = std::min(moments.minimum, value);
-    moments.maximum = std::max(moments.maximum, value);
-    moments.zeros += value == 0.0 ? 1 : 0;
-    values[finite++] = value;
+  for (std::int64_t i = 0; i < count; ++i) finite += std::fabs(values[i]) <= std::numeric_limits<double>::max() ? 1 : 0;
+  if (finite < count) {
+    for (std::int64_t i = 0; i < count; ++i) (std::isnan(values[i]) ? moments.nans : moments.infinities) += std::isfinite(values[i]) ? 0 : 1;
+    std::remove_if(values, values + count, [](double value) { return !std::isfinite(value); });
+  }
+  for (std::int64_t i = 0; i < finite; ++i) {
+    moments.minimum = values[i] < moments.minimum ? values[i] : moments.minimum;
+    moments.maximum = values[i] > moments.maximum ? values[i] : moments.maximum;
+    moments.zeros += values[i] == 0.0 ? 1 : 0;
   }
   if (finite > 0) add_central_moments(values, finite, moments);
   return moments;
@@ -114,11 +123,16 @@ Moments joined(const Moments& a, const Moments& b) {
   return m;
 }
 
-void raise_columns(const double* values, std::int64_t begin, std::int64_t count, std::int64_t cols, std::vector<double>& amax) {
-  for (std::int64_t i = 0, col = begin % cols; i < count; ++i, col = col + 1 == cols ? 0 : col + 1) {
-    const double magnitude = std::fabs(values[i]);
-    double& largest = amax[static_cast<std::size_t>(col)];
-    if (magnitude > largest && std::isfinite(magnitude)) largest = magnitude;
+/// Raises each column's amax by a run of the values, which begins anywhere in a row; NaN and infinities are left out.
+void raise_columns(const double* values, std::int64_t begin, std::int64_t count, std::int64_t cols, double* amax) {
+  for (std::int64_t done = 0; done < count;) {
+    const std::int64_t col = (begin + done) % cols, run = std::min(count - done, cols - col);
+    for (std::int64_t i = 0; i < run; ++i) {
+      const double magnitude = std::fabs(values[done + i]);
+      const double candidate = magnitude <= std::numeric_limits<double>::max() ? magnitude : 0.0;
+      amax[col + i] = candidate > amax[col + i] ? candidate : amax[col + i];
+    }
+    done += run;
   }
 }
 
@@ -147,7 +161,7 @@ Statistics measure(const Tensor& x_any) {
     for (std::int64_t i = 0; i < chunks; ++i) {
       const std::int64_t begin = i * kChunk, size = std::min(kChunk, count - begin);
       load_values(x, begin, size, values.data());
-      if (cols > 0) raise_columns(values.data(), begin, size, cols, columns);
+      if (cols > 0) raise_columns(values.data(), begin, size, cols, columns.data());
       parts[static_cast<std::size_t>(i)] = measure_chunk(values.data(), size);
     }
 #pragma omp critical  // a maximum does not depend on the order

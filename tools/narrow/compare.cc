@@ -133,9 +133,9 @@ void run_compare(Context& context, const CompareOptions& options) {
 
 void add_compare(CLI::App& app, Context& context) {
   auto options = std::make_shared<CompareOptions>();
-  CLI::App* command = add_command(app, "compare", "Show the error of checkpoint B against A, tensor by tensor, worst first",
+  CLI::App* command = add_command(app, "compare", "Show the error of B against A, tensor by tensor",
                                   "  narrow compare model/ small/\n");
-  command->add_option("A", options->a, "The reference: a safetensors file or a directory, plain or quantized")->type_name("")->required();
+  command->add_option("A", options->a, "The reference: a checkpoint, plain or quantized")->type_name("")->required();
   command->add_option("B", options->b, "The other one, plain or quantized")->type_name("")->required();
   command->callback([&context, options] { context.run = [&context, options] { run_compare(context, *options); }; });
 }

@@ -48,7 +48,7 @@ void run_dequantize(Context& context, const DequantizeOptions& options) {
 
 void add_dequantize(CLI::App& app, Context& context) {
   auto options = std::make_shared<DequantizeOptions>();
-  CLI::App* command = add_command(app, "dequantize", "Turn a quantized checkpoint back into a plain one, for tools that read nothing else",
+  CLI::App* command = add_command(app, "dequantize", "Turn a quantized checkpoint back into a plain one",
                                   "  narrow dequantize small/ plain/ --dtype bf16\n");
   command->add_option("IN", options->input, "A directory written by `narrow quantize`")->type_name("")->required();
   command->add_option("OUT", options->output, "The directory to write; it must not exist, or be empty")->type_name("")->required();

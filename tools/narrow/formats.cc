@@ -250,9 +250,9 @@ void show_one(Context& context, const std::string& name) {
 
 void add_formats(CLI::App& app, Context& context) {
   auto name = std::make_shared<std::string>();
-  CLI::App* command = add_command(app, "formats", "List all number formats; with a NAME, draw its values and list its codes",
+  CLI::App* command = add_command(app, "formats", "List all number formats, or draw one and list its codes",
                                   "  narrow formats\n  narrow formats fp6_e3m2\n  narrow formats nvfp4\n");
-  command->add_option("NAME", *name, "A format (fp6_e3m2, int4, nf4, e8m0, any fpN_eEmM) or a scheme (nvfp4, msfp12, int4:block128)")->type_name("");
+  command->add_option("NAME", *name, "A format (fp6_e3m2, int4, any fpN_eEmM) or a scheme (nvfp4)")->type_name("");
   command->callback([&context, name] {
     context.run = [&context, name] { name->empty() ? list_formats(context) : show_one(context, *name); };
   });

@@ -226,7 +226,7 @@ void inspect_one(Context& context, const InspectOptions& options, const Checkpoi
 
 void add_inspect(CLI::App& app, Context& context) {
   auto options = std::make_shared<InspectOptions>();
-  CLI::App* command = add_command(app, "inspect", "Show what is in a checkpoint: tensors, shapes, types, and how their values are spread",
+  CLI::App* command = add_command(app, "inspect", "Show what is in a checkpoint and how its values are spread",
                                   "  narrow inspect model/\n  narrow inspect model/ --tensor model.layers.0.mlp.down_proj.weight\n");
   command->add_option("PATH", options->path, "A safetensors file or a directory, plain or quantized")->type_name("")->required();
   command->add_option("--tensor", options->tensor, "One tensor, with its channels and a histogram")->option_text("NAME");

@@ -125,7 +125,7 @@ void explain(Context& context, const std::string& name) {
 
 void add_kernels(CLI::App& app, Context& context) {
   auto scheme = std::make_shared<std::string>();
-  CLI::App* command = add_command(app, "kernels", "List the kernels, what they need, and which are chosen on this machine",
+  CLI::App* command = add_command(app, "kernels", "List the kernels and which are chosen on this machine",
                                   "  narrow kernels\n  narrow kernels nvfp4 --cpu avx2\n");
   command->add_option("SCHEME", *scheme, "Show which kernel this scheme gets")->type_name("");
   command->callback([&context, scheme] {

@@ -18,13 +18,14 @@
 namespace narrow::command {
 
 constexpr const char* kExitCodes =
-    "Exit codes: 0 done; 1 a check failed (verify, compare); 2 wrong usage; 3 a file is not what it claims to be;\n"
-    "            4 reading or writing failed; 5 not possible on this machine or in this build; 6 an error in narrow;\n"
-    "            130 interrupted, nothing left behind.";
+    "Exit codes: 0 done; 1 a check failed (verify, compare); 2 wrong usage; 3 a file is not what it\n"
+    "claims to be; 4 reading or writing failed; 5 not possible on this machine or in this build;\n"
+    "6 an error in narrow itself; 130 interrupted, nothing left behind.";
 
 CLI::App* add_command(CLI::App& app, const char* name, const char* sentence, const char* example) {
   CLI::App* command = app.add_subcommand(name, sentence);
   command->fallthrough();
+  command->group("Commands");
   command->set_help_flag("-h,--help", "Print this help");
   command->footer(fmt::format("Example:\n{}\nOptions of every command (narrow --help): --threads, --cpu, --json, --quiet, --no-color", example));
   return command;
@@ -33,19 +34,19 @@ CLI::App* add_command(CLI::App& app, const char* name, const char* sentence, con
 namespace {
 
 void add_global_options(CLI::App& app, Context& context) {
-  app.add_option("--threads", context.threads, "Use N threads; the results do not depend on it (default: all cores)")
+  app.add_option("--threads", context.threads, "Use N threads (default: all cores); results do not depend on it")
       ->type_name("N")->check(CLI::Range(1, 4096).description(""));
-  app.add_option("--cpu", context.cpu, "Use at most this instruction set: scalar, avx2, avx512, amx, neon, dotprod, i8mm")->type_name("ISA");
+  app.add_option("--cpu", context.cpu, "Use no newer instruction set: scalar, avx2, avx512, amx, neon, ..")->type_name("ISA");
   app.add_flag("--json", context.json, "Answer in JSON on standard output, for machines");
   app.add_flag("--quiet", context.quiet, "No progress and no text; errors and --json remain");
-  app.add_flag("--no-color", context.no_color, "No colours (also: NO_COLOR set, or output that is no terminal)");
+  app.add_flag("--no-color", context.no_color, "No colours; so it is with NO_COLOR set and in a pipe");
   app.set_version_flag("--version", fmt::format("narrow {}", NARROW_VERSION), "Print the version and exit");
 }
 
 void build_parser(CLI::App& app, Context& context) {
-  app.get_formatter()->column_width(30);
+  app.get_formatter()->column_width(28);
+  app.get_formatter()->label("REQUIRED", "");
   app.get_formatter()->label("SUBCOMMAND", "COMMAND");
-  app.get_formatter()->label("Subcommands", "Commands");
   app.get_formatter()->label("Positionals", "Arguments");
   app.set_help_flag("-h,--help", "Print this help; `narrow COMMAND --help` explains a command");
   app.require_subcommand(1);
@@ -60,12 +61,14 @@ void build_parser(CLI::App& app, Context& context) {
   add_kernels(app, context);
   app.footer(fmt::format(
       "First steps:\n"
-      "  narrow inspect model/                    what is in a checkpoint (a safetensors file or a Hugging Face directory)\n"
+      "  narrow inspect model/                    what is in a checkpoint\n"
       "  narrow plan model/ int8:row              what quantizing it would give, before any work\n"
       "  narrow quantize model/ small/ int8:row   do it\n"
       "  narrow compare model/ small/             what it cost, tensor by tensor\n\n"
-      "A SCHEME is FORMAT[:GRANULARITY][:asym][:scale=FORMAT], e.g. int8:row, int4:block128:asym, fp8_e4m3:128x128, fp6_e3m2:row,\n"
-      "nvfp4, mxfp4, msfp12; `narrow formats` lists the formats.\n\n{}",
+      "A checkpoint is a safetensors file, or a directory with one or with shards (as Hugging Face\n"
+      "has them). A SCHEME is FORMAT[:GRANULARITY][:asym][:scale=FORMAT]: int8:row, int4:block128:asym,\n"
+      "fp8_e4m3:128x128, fp6_e3m2:row, or a block format: nvfp4, mxfp4, msfp12. `narrow formats` lists\n"
+      "the formats.\n\n{}",
       kExitCodes));
 }
 
@@ -139,7 +142,7 @@ int run(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   Context context;
   context.arguments.assign(argv + 1, argv + argc);
-  CLI::App app{"narrow: makes the weights of a model small: formats of 1 to 16 bits, their scales, and checkpoints in them.\n", "narrow"};
+  CLI::App app{"narrow makes the weights of a model small: number formats of 1 to 16 bits and their scales.\n", "narrow"};
   build_parser(app, context);
   context.no_color = context.has_argument("--no-color");
   detect_terminal(context);

@@ -80,11 +80,11 @@ void run_plan(Context& context, const CLI::App& command, const PlanOptions& opti
 
 void add_plan(CLI::App& app, Context& context) {
   auto options = std::make_shared<PlanOptions>();
-  CLI::App* command = add_command(app, "plan", "Show what quantize would do to every tensor, and what it costs, before any work",
+  CLI::App* command = add_command(app, "plan", "Show what quantize would do and give, before any work",
                                   "  narrow plan model/ int4:block128\n  narrow plan model/ int4:block128 --rule 're:.*down_proj=int8:row'\n");
   command->add_option("IN", options->input, "A safetensors file or a directory")->type_name("")->required();
   add_recipe_options(*command, context, options->recipe);
-  command->add_option("--output", options->output, "Where the result would go, for the free disk (default: beside IN)")->option_text("DIR");
+  command->add_option("--output", options->output, "Where it would go, for the free disk (default: beside IN)")->option_text("DIR");
   command->callback([&context, command, options] { context.run = [&context, command, options] { run_plan(context, *command, *options); }; });
 }
 

@@ -108,10 +108,12 @@ void run_quantize(Context& context, const CLI::App& command, const QuantizeComma
 void add_quantize(CLI::App& app, Context& context) {
   auto options = std::make_shared<QuantizeCommandOptions>();
   CLI::App* command =
-      add_command(app, "quantize", "Quantize a checkpoint: Linear weights become SCHEME; lm_head, embeddings and norms stay as they are",
+      add_command(app, "quantize", "Quantize a checkpoint: the weights of Linear layers become SCHEME",
                   "  narrow quantize model/ small/ int8:row\n"
                   "  narrow quantize model/ small/ int4:block128 --ignore lm_head --rule 're:.*down_proj=int8:row'\n"
-                  "  narrow quantize model/ small/ --recipe recipe.yaml\n");
+                  "  narrow quantize model/ small/ --recipe recipe.yaml\n\n"
+                  "lm_head, embeddings, norms and biases stay as they are. The result is written beside OUT and\n"
+                  "takes its name when it is complete and verified; an error or Ctrl-C leaves nothing behind.\n");
   command->add_option("IN", options->input, "A safetensors file or a directory")->type_name("")->required();
   command->add_option("OUT", options->output, "The directory to write; it must not exist, or be empty")->type_name("")->required();
   add_recipe_options(*command, context, options->recipe);

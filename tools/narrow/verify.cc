@@ -38,8 +38,8 @@ void run_verify(Context& context, const std::string& path) {
 
 void add_verify(CLI::App& app, Context& context) {
   auto path = std::make_shared<std::string>();
-  CLI::App* command = add_command(app, "verify", "Check a checkpoint: structure, and the hash of every tensor of a quantized one", "  narrow verify small/\n");
-  command->add_option("PATH", *path, "A safetensors file or a directory, plain or quantized")->type_name("")->required();
+  CLI::App* command = add_command(app, "verify", "Check a checkpoint: its structure and every hash", "  narrow verify small/\n");
+  command->add_option("PATH", *path, "A checkpoint, plain or quantized")->type_name("")->required();
   command->callback([&context, path] { context.run = [&context, path] { run_verify(context, *path); }; });
 }
 
