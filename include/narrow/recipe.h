@@ -17,10 +17,10 @@ namespace narrow {
 /// Which tensors are quantized, and how. A pattern is an exact tensor name, a module name (the tensor's name without
 /// ".weight"), the last part of one ("lm_head"), or "re:" and a regular expression that matches from the start.
 struct Recipe {
-  Scheme scheme;
-  std::vector<std::string> targets;                       ///< empty: the weights of Linear layers
+  Scheme scheme{};
+  std::vector<std::string> targets{};                     ///< empty: the weights of Linear layers
   std::vector<std::string> ignore{"lm_head"};             ///< wins over targets; embeddings and norms are never Linear
-  std::vector<std::pair<std::string, Scheme>> rules;      ///< the first that matches replaces the scheme
+  std::vector<std::pair<std::string, Scheme>> rules{};    ///< the first that matches replaces the scheme
   QuantizeOptions options{};
 
   /// Reads a YAML recipe: scheme, targets, ignore, rules. Throws InvalidArgument naming the line.
@@ -66,7 +66,7 @@ using ProgressCallback = std::function<void(const TensorProgress&)>;
 /// The error of each quantized tensor, read back from the written files and compared with the source.
 struct TensorResult {
   std::string name;
-  Scheme scheme;
+  Scheme scheme{};
   ErrorMetrics error;
   double clipped = 0.0;
 };

@@ -75,20 +75,20 @@ void AtomicFile::write(std::uint64_t offset, std::span<const std::byte> bytes) {
   }
 }
 
-void AtomicFile::commit() {
+void AtomicFile::commit(Names names) {
   if (::fsync(descriptor_) != 0) fail("made durable", path_);  // never retried: the kernel may have dropped the pages
   const int descriptor = descriptor_;
   descriptor_ = -1;
   if (::close(descriptor) != 0 && errno != EINTR) fail("closed", path_);
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("renamed into its place", path_);
   temporary_.clear();
-  sync_directory(directory_of(path_));
+  if (names == Names::kDurable) sync_directory(directory_of(path_));
 }
 
-void write_text(const std::filesystem::path& path, std::string_view text) {
+void write_text(const std::filesystem::path& path, std::string_view text, Names names) {
   AtomicFile file(path);
   file.write(0, std::as_bytes(std::span(text)));
-  file.commit();
+  file.commit(names);
 }
 
 AtomicDirectory::AtomicDirectory(std::filesystem::path path) : path_(std::move(path)) {

@@ -12,6 +12,9 @@ namespace narrow::io {
 /// What the names of unfinished files and directories contain: `.NAME.narrow-partial-PID-N`.
 inline constexpr std::string_view kPartialMark = ".narrow-partial-";
 
+/// Whether commit() makes the new name durable, or leaves that to the directory around it.
+enum class Names : std::uint8_t { kDurable, kLeftToDirectory };
+
 /// A file written under a temporary name in the same directory. commit() makes it durable and gives it its name;
 /// without it the destructor removes it. Every failure is an IoError with path and offset.
 class AtomicFile {
@@ -22,15 +25,15 @@ class AtomicFile {
   ~AtomicFile();
 
   void write(std::uint64_t offset, std::span<const std::byte> bytes);
-  /// fsync, rename, fsync of the directory.
-  void commit();
+  /// fsync, rename, fsync of the directory; the last once for all files where an AtomicDirectory holds them.
+  void commit(Names names = Names::kDurable);
 
  private:
   std::filesystem::path path_, temporary_;
   int descriptor_ = -1;
 };
 
-void write_text(const std::filesystem::path& path, std::string_view text);
+void write_text(const std::filesystem::path& path, std::string_view text, Names names = Names::kDurable);
 
 /// A directory filled under a temporary name beside its place; commit() renames it there. The place must not exist,
 /// or be an empty directory.

@@ -80,11 +80,11 @@ void SafetensorsWriter::append(std::string_view name, std::span<const std::byte>
   part.written += bytes.size();
 }
 
-void SafetensorsWriter::commit() {
+void SafetensorsWriter::commit(Names names) {
   for (const auto& [name, part] : parts_)
     if (part.written != part.info->byte_size())
       throw InvalidArgument(fmt::format("safetensors: tensor {} takes {} bytes and was given {}", in_quotes(name), part.info->byte_size(), part.written));
-  file_.commit();
+  file_.commit(names);
 }
 
 }  // namespace narrow::io

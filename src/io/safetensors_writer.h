@@ -33,7 +33,7 @@ class SafetensorsWriter {
   /// The next bytes of a tensor.
   void append(std::string_view name, std::span<const std::byte> bytes);
   /// Durable and under its name; every tensor must be complete.
-  void commit();
+  void commit(Names names = Names::kDurable);
   /// xxHash of a tensor's bytes so far.
   std::string hash(std::string_view name) { return find(name).hasher.digits(); }
   const SafetensorsLayout& layout() const { return layout_; }

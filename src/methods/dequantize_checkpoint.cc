@@ -118,7 +118,7 @@ void dequantize_checkpoint(const fs::path& input_path, const fs::path& output, D
       done += tensor.bytes_before;
       if (progress) progress({tensor.name, Stage::kWritten, info.has_value(), done, total, {}});
     }
-    writer.commit();
+    writer.commit(io::Names::kLeftToDirectory);
     verify_written(directory.place() / file.name, writer);
   }
   write_side_files(input, directory.place(), config, files);

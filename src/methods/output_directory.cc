@@ -23,7 +23,7 @@ io::Manifest::SideFile copy_side_file(const std::filesystem::path& from, const s
     target.write(offset, part);
     hasher.add(part);
   }
-  target.commit();
+  target.commit(io::Names::kLeftToDirectory);
   return {source.size(), hasher.digits()};
 }
 
@@ -47,7 +47,7 @@ std::map<std::string, io::Manifest::SideFile> write_side_files(const Checkpoint&
                                                                const std::vector<OutputFile>& files) {
   std::map<std::string, io::Manifest::SideFile> written;
   const auto write = [&](const std::string& name, const std::string& text) {
-    io::write_text(place / name, text);
+    io::write_text(place / name, text, io::Names::kLeftToDirectory);
     written[name] = {text.size(), io::hash_of(text)};
   };
   for (const std::string& name : input.side_files())

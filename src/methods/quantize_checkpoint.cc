@@ -130,7 +130,7 @@ class Run {
       }
       tell(*planned, Stage::kWritten, {});
     }
-    writer.commit();
+    writer.commit(io::Names::kLeftToDirectory);
     manifest_.files[file.name] = {file.layout.file_bytes, file.layout.header.size(), io::hash_of(file.layout.header)};
   }
 

@@ -50,6 +50,11 @@ std::string not_linear(std::string_view name, const Shape& shape) {
   return {};
 }
 
+void check_scheme(const Scheme& scheme) {
+  if (scheme.element.bits == 0) throw InvalidArgument("recipe: it has no scheme; name one such as int8:row");
+  if (scheme.element.bits > 16) throw InvalidArgument(fmt::format("recipe: {} is not narrower than the tensors; name a scheme of at most 16 bits", scheme.to_string()));
+}
+
 class Pattern {
  public:
   explicit Pattern(const std::string& text) : text_(text) {
@@ -98,6 +103,8 @@ struct RecipeMatcher::Patterns {
 };
 
 RecipeMatcher::RecipeMatcher(const Recipe& recipe) : patterns_(std::make_unique<Patterns>()), scheme_(recipe.scheme) {
+  check_scheme(recipe.scheme);
+  for (const auto& [text, scheme] : recipe.rules) check_scheme(scheme);
   for (const std::string& text : recipe.targets) patterns_->targets.emplace_back(text);
   for (const std::string& text : recipe.ignore) patterns_->ignore.emplace_back(text);
   for (const auto& [text, scheme] : recipe.rules) patterns_->rules.emplace_back(Pattern(text), scheme);

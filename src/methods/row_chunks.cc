@@ -30,9 +30,9 @@ std::vector<RowChunk> cut(const ScaleGrid& grid, const MatrixShape& matrix, std:
   return chunks;
 }
 
-std::int64_t wanted_rows(const MatrixShape& matrix, DType dtype) {
+std::int64_t wanted_rows(const MatrixShape& matrix, DType dtype, std::uint64_t chunk_bytes) {
   const std::uint64_t row_bytes = static_cast<std::uint64_t>(matrix.cols) * static_cast<std::uint64_t>(bits_of(dtype)) / 8;
-  return static_cast<std::int64_t>(std::max<std::uint64_t>(1, kChunkBytes / std::max<std::uint64_t>(1, row_bytes)));
+  return static_cast<std::int64_t>(std::max<std::uint64_t>(1, chunk_bytes / std::max<std::uint64_t>(1, row_bytes)));
 }
 
 }  // namespace
@@ -42,19 +42,19 @@ bool quantizes_by_rows(const Scheme& scheme, const QuantizeOptions& options) {
   return !scheme.has_scales() || (scheme.granularity.kind == Granularity::Kind::kRectangle && scheme.granularity.rows > 0);
 }
 
-std::vector<RowChunk> quantize_chunks(const Scheme& scheme, const QuantizeOptions& options, const Shape& shape, DType dtype) {
+std::vector<RowChunk> quantize_chunks(const Scheme& scheme, const QuantizeOptions& options, const Shape& shape, DType dtype, std::uint64_t chunk_bytes) {
   const MatrixShape matrix = as_matrices(shape);
   const ScaleGrid grid = scale_grid(scheme, shape);
   if (matrix.total_rows() == 0 || matrix.cols == 0 || !quantizes_by_rows(scheme, options)) return {{0, matrix.total_rows(), 0, grid.rows, shape}};
-  return cut(grid, matrix, scheme.has_scales() ? std::min(grid.tile_rows, matrix.rows) : 1, wanted_rows(matrix, dtype));
+  return cut(grid, matrix, scheme.has_scales() ? std::min(grid.tile_rows, matrix.rows) : 1, wanted_rows(matrix, dtype, chunk_bytes));
 }
 
-std::vector<RowChunk> dequantize_chunks(const Scheme& scheme, const Shape& shape, DType dtype) {
+std::vector<RowChunk> dequantize_chunks(const Scheme& scheme, const Shape& shape, DType dtype, std::uint64_t chunk_bytes) {
   const MatrixShape matrix = as_matrices(shape);
   const ScaleGrid grid = scale_grid(scheme, shape);
   if (matrix.total_rows() == 0 || matrix.cols == 0) return {{0, matrix.total_rows(), 0, grid.rows, shape}};
   const bool free = grid.whole_tensor || grid.tile_rows >= matrix.rows;  // one grid row serves every row of a matrix
-  return cut(grid, matrix, free ? 1 : grid.tile_rows, wanted_rows(matrix, dtype));
+  return cut(grid, matrix, free ? 1 : grid.tile_rows, wanted_rows(matrix, dtype, chunk_bytes));
 }
 
 }  // namespace narrow

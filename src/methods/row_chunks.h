@@ -21,8 +21,9 @@ struct RowChunk {
 /// Whether the runs of a tensor can be quantized one by one and give the same codes and scales as the whole.
 bool quantizes_by_rows(const Scheme& scheme, const QuantizeOptions& options);
 /// Runs for quantizing: cut between tiles where quantizes_by_rows, else the whole tensor.
-std::vector<RowChunk> quantize_chunks(const Scheme& scheme, const QuantizeOptions& options, const Shape& shape, DType dtype);
+std::vector<RowChunk> quantize_chunks(const Scheme& scheme, const QuantizeOptions& options, const Shape& shape, DType dtype,
+                                      std::uint64_t chunk_bytes = kChunkBytes);
 /// Runs for dequantizing: any scheme can be cut.
-std::vector<RowChunk> dequantize_chunks(const Scheme& scheme, const Shape& shape, DType dtype);
+std::vector<RowChunk> dequantize_chunks(const Scheme& scheme, const Shape& shape, DType dtype, std::uint64_t chunk_bytes = kChunkBytes);
 
 }  // namespace narrow

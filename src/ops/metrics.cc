@@ -45,7 +45,7 @@ double clipped_share(const Tensor& x_any, const QuantizedTensor& q) {
       const float zero = q.scheme.asymmetric ? static_cast<float>(q.zero_points.as<std::uint8_t>()[cell]) : 0.0f;
       const float quotient = load_value(x.data(), x.dtype(), row * matrix.cols + col) / scale;
       // A quotient that rounds back into the range is not clipped: half a step of room on integers.
-      const float room = q.scheme.element.is_integer() ? 0.5f : 0.0f;
+      const float room = q.scheme.element.is_integer() ? static_cast<float>(0.5 * power_of_two(-q.scheme.element.fraction_bits)) : 0.0f;
       const float low = q.scheme.asymmetric ? -zero : -highest, high = highest - zero;
       clipped += quotient > high + room || quotient < low - room ? 1 : 0;
     }

@@ -1,0 +1,113 @@
+#include "narrow/recipe.h"
+
+#include "io/files.h"
+#include "methods/recipe_match.h"
+#include "narrow/error.h"
+
+namespace narrow {
+namespace {
+
+const Scheme kInt8Row = Scheme::parse("int8:row");
+const Scheme kInt4 = Scheme::parse("int4:block128");
+
+struct Case {
+  const char* name;
+  Shape shape;
+};
+
+bool quantizes(const Recipe& recipe, std::string_view name, const Shape& shape = {8, 8}, DType dtype = DType::kBf16) {
+  return RecipeMatcher(recipe).decide(name, dtype, shape).fate == Fate::kQuantize;
+}
+
+TEST(Recipe, DefaultsAreTheWeightsOfLinearLayers) {
+  const Recipe recipe{.scheme = kInt8Row};
+  for (const char* name : {"model.layers.0.self_attn.q_proj.weight", "transformer.h.3.mlp.c_fc.weight", "encoder.layer.1.attention.output.dense.weight"})
+    EXPECT_TRUE(quantizes(recipe, name)) << name;
+  for (const char* name : {"model.embed_tokens.weight", "transformer.wte.weight", "transformer.wpe.weight", "bert.embeddings.word_embeddings.weight", "lm_head.weight",
+                           "model.norm.weight", "h.0.ln_1.weight", "model.layers.0.self_attn.rotary.inv_freq", "model.layers.0.mlp.gate.e_score_correction_bias"})
+    EXPECT_FALSE(quantizes(recipe, name)) << name;
+  EXPECT_FALSE(quantizes(recipe, "a.q_proj.weight", {8}));
+  EXPECT_FALSE(quantizes(recipe, "a.conv.weight", {8, 8, 3}));
+  EXPECT_FALSE(quantizes(recipe, "a.q_proj.weight", {8, 8}, DType::kI64));
+  EXPECT_FALSE(quantizes(recipe, "a.q_proj.weight", {8, 8}, DType::kF8E4m3));
+  EXPECT_EQ(RecipeMatcher(recipe).decide("lm_head.weight", DType::kF32, {8, 8}).reason, "ignored by lm_head");
+  EXPECT_EQ(RecipeMatcher(recipe).decide("a.q_proj.weight", DType::kF32, {8, 8}).reason, "Linear weight");
+}
+
+TEST(Recipe, PatternsAreNamesModulesLastPartsAndExpressions) {
+  const std::string name = "model.layers.3.mlp.down_proj.weight";
+  for (const char* pattern : {"model.layers.3.mlp.down_proj.weight", "model.layers.3.mlp.down_proj", "down_proj", "re:.*down_proj", "re:.*down_proj$", "re:model",
+                              "re:.*\\.[0-9]\\.mlp", "Linear"})
+    EXPECT_TRUE(quantizes({.scheme = kInt8Row, .targets = {pattern}}, name)) << pattern;
+  for (const char* pattern : {"mlp", "weight", "down", "model.layers.3", "re:down_proj", "re:.*up_proj", "layers.3.mlp.down_proj"})
+    EXPECT_FALSE(quantizes({.scheme = kInt8Row, .targets = {pattern}}, name)) << pattern;
+  EXPECT_TRUE(quantizes({.scheme = kInt8Row, .targets = {"re:.*embed"}}, "model.embed_tokens.weight"));
+  EXPECT_FALSE(quantizes({.scheme = kInt8Row, .targets = {"re:.*"}, .ignore = {"down_proj"}}, name));
+  EXPECT_FALSE(quantizes({.scheme = kInt8Row, .ignore = {"Linear"}}, name));
+  EXPECT_FALSE(quantizes({.scheme = kInt8Row, .targets = {"re:.*"}}, "scalar.weight", {}));
+}
+
+TEST(Recipe, TheFirstRuleThatMatchesReplacesTheScheme) {
+  const Recipe recipe{.scheme = kInt4, .rules = {{"re:.*down_proj", kInt8Row}, {"Linear", Scheme::parse("nvfp4")}}};
+  const RecipeMatcher matcher(recipe);
+  EXPECT_EQ(matcher.decide("a.down_proj.weight", DType::kF32, {8, 8}).scheme, kInt8Row);
+  EXPECT_EQ(matcher.decide("a.up_proj.weight", DType::kF32, {8, 8}).scheme, Scheme::parse("nvfp4"));
+  EXPECT_EQ(matcher.decide("lm_head.weight", DType::kF32, {8, 8}).fate, Fate::kCopy);
+}
+
+TEST(Recipe, BadPatternsAreSentences) {
+  for (const std::string& pattern : {std::string("re:("), std::string("re:["), std::string("re:a{2,1}"), std::string(), std::string("re:(a)\\1"),
+                                     "re:" + std::string(600, 'a'), std::string("re:(((a{900}){900}){900})")})
+    EXPECT_THROW(RecipeMatcher({.scheme = kInt8Row, .targets = {pattern}}), InvalidArgument) << pattern;
+  EXPECT_THROW(RecipeMatcher(Recipe{}), InvalidArgument);
+  EXPECT_THROW(RecipeMatcher({.scheme = Scheme::parse("fp32")}), InvalidArgument);
+  EXPECT_FALSE(quantizes({.scheme = kInt8Row, .targets = {"re:(a+)+$"}}, std::string(1000, 'a') + "b"));  // not exponential
+  EXPECT_THROW(quantizes({.scheme = kInt8Row, .targets = {"re:.*"}}, std::string(100'000, 'a')), InvalidArgument);
+}
+
+Recipe load(const std::string& text) {
+  const test::TemporaryDirectory place;
+  test::write_bytes(place / "recipe.yaml", text);
+  return Recipe::load_yaml(place / "recipe.yaml");
+}
+
+TEST(RecipeYaml, IsReadWhole) {
+  const Recipe recipe = load("# a comment\nscheme: int4:block128\ntargets: ['re:.*proj']\nignore:\n  - lm_head\n  - re:.*gate\nrules:\n"
+                             "  - {match: 're:.*down_proj', scheme: int8:row}\n  - re:.*x=y=int4:block64:scale=fp16\n");
+  EXPECT_EQ(recipe.scheme, kInt4);
+  EXPECT_EQ(recipe.targets, std::vector<std::string>{"re:.*proj"});
+  EXPECT_EQ(recipe.ignore, (std::vector<std::string>{"lm_head", "re:.*gate"}));
+  ASSERT_EQ(recipe.rules.size(), 2u);
+  EXPECT_EQ(recipe.rules[0].first, "re:.*down_proj");
+  EXPECT_EQ(recipe.rules[0].second, kInt8Row);
+  EXPECT_EQ(recipe.rules[1].first, "re:.*x=y");
+  EXPECT_EQ(recipe.rules[1].second, Scheme::parse("int4:block64:scale=fp16"));
+  EXPECT_EQ(load("scheme: msfp12").ignore, std::vector<std::string>{"lm_head"});
+  EXPECT_TRUE(load("scheme: msfp12\nignore: []").ignore.empty());
+}
+
+TEST(RecipeYaml, ErrorsNameTheLine) {
+  const auto expect_line = [](const std::string& text, std::string_view line) {
+    try {
+      load(text);
+      ADD_FAILURE() << "accepted: " << text;
+    } catch (const InvalidArgument& error) {
+      test::expect_sentence(error.what(), line);
+    }
+  };
+  expect_line("scheme: int9:row", "recipe.yaml:1:");
+  expect_line("scheme: int8:row\nscheme: int8:row", "recipe.yaml:2:");
+  expect_line("scheme: int8:row\nunknown: 1", "recipe.yaml:2:");
+  expect_line("scheme: int8:row\n\nrules:\n  - {match: a}", "recipe.yaml:4:");
+  expect_line("scheme: int8:row\nrules:\n  - a=int9", "recipe.yaml:3:");
+  expect_line("scheme: int8:row\nrules: 5", "recipe.yaml:2:");
+  expect_line("scheme: [int8:row]", "recipe.yaml:1:");
+  expect_line("scheme: int8:row\n bad: [", "recipe.yaml:");
+  expect_line("- a", "recipe.yaml:1:");
+  expect_line("targets: [a]", "recipe.yaml:1:");
+  expect_line("", "recipe.yaml:1:");
+  EXPECT_THROW(Recipe::load_yaml("absent.yaml"), IoError);
+}
+
+}  // namespace
+}  // namespace narrow
