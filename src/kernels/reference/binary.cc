@@ -22,7 +22,7 @@ void run(const BinaryProblem& problem, std::int64_t row_begin, std::int64_t row_
       if (problem.a_scales == nullptr) {
         static_cast<std::int32_t*>(problem.y)[index] = sum;
       } else {
-        static_cast<float*>(problem.y)[index] = (problem.a_scales[row] * problem.w_scales[col]) * static_cast<float>(sum);
+        static_cast<float*>(problem.y)[index] = static_cast<float>(sum) * (problem.a_scales[row] * problem.w_scales[col]);
       }
     }
 }

@@ -1,4 +1,5 @@
-// NEON: 2 columns per vector; CNT counts per byte.
+/// int1 products for NEON: four outputs per vector; CNT counts per byte.
+
 #include <arm_neon.h>
 
 #include <cstddef>
@@ -9,12 +10,13 @@
 namespace narrow::cpu::neon_binary {
 namespace {
 
-using VW2 [[gnu::vector_size(16)]] = std::uint64_t;
+constexpr int kLanes = 4;
+#include "kernels/cpu/vector.inl"
 
-constexpr int kWords = 2, kRows = 2;
+constexpr int kRows = 4, kVectors = 4;
 constexpr bool kBytewise = true;
-inline VW2 count(VW2 bits) { return (VW2)vcntq_u8((uint8x16_t)bits); }
-inline VW2 sum_bytes(VW2 bytes) { return (VW2)vpaddlq_u32(vpaddlq_u16(vpaddlq_u8((uint8x16_t)bytes))); }
+inline VU count(VU bits) { return (VU)vcntq_u8((uint8x16_t)bits); }
+inline VU sum_bytes(VU bytes) { return (VU)vpaddlq_u16(vpaddlq_u8((uint8x16_t)bytes)); }
 
 #include "kernels/cpu/binary.inl"
 

@@ -1,4 +1,5 @@
-// AVX-512 with VPOPCNTDQ: 8 columns per vector.
+/// int1 products for AVX-512 with VPOPCNTDQ: sixteen outputs per vector.
+
 #include <immintrin.h>
 
 #include <cstddef>
@@ -9,12 +10,13 @@
 namespace narrow::cpu::avx512_binary {
 namespace {
 
-using VW8 [[gnu::vector_size(64)]] = std::uint64_t;
+constexpr int kLanes = 16;
+#include "kernels/cpu/vector.inl"
 
-constexpr int kWords = 8, kRows = 8;
+constexpr int kRows = 6, kVectors = 4;
 constexpr bool kBytewise = false;
-inline VW8 count(VW8 bits) { return (VW8)_mm512_popcnt_epi64((__m512i)bits); }
-inline VW8 sum_bytes(VW8 bytes) { return bytes; }
+inline VU count(VU bits) { return (VU)_mm512_popcnt_epi32((__m512i)bits); }
+inline VU sum_bytes(VU bytes) { return bytes; }
 
 #include "kernels/cpu/binary.inl"
 
