@@ -1,0 +1,193 @@
+/// Every row of the table against the reference: integer products bit for bit, float products within gamma(K) sum |x||w|.
+
+#include "kernels/matmul.h"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include "kernels/storage.h"
+#include "narrow/quantize.h"
+#include "ops/matmul.h"
+
+namespace narrow {
+namespace {
+
+struct Random {
+  std::mt19937 generator;
+  std::int64_t below(std::int64_t bound) { return static_cast<std::int64_t>(generator() % static_cast<std::uint64_t>(bound)); }
+  template <typename T>
+  const T& one_of(const std::vector<T>& items) { return items[static_cast<std::size_t>(below(static_cast<std::int64_t>(items.size())))]; }
+  Tensor tensor(Shape shape) {
+    Tensor x = Tensor::empty(DType::kF32, std::move(shape));
+    std::normal_distribution<float> normal;
+    for (std::int64_t i = 0; i < x.size(); ++i) x.as<float>()[i] = normal(generator);
+    return x;
+  }
+};
+
+/// Odd sizes near the edges of lanes, groups, panels and tiles.
+Shape random_sizes(Random& random) {
+  static const std::vector<std::int64_t> m{1, 1, 2, 3, 4, 5, 6, 7, 11, 13, 17};
+  static const std::vector<std::int64_t> n{1, 2, 15, 16, 17, 31, 63, 64, 65, 67, 127, 131};
+  static const std::vector<std::int64_t> k{1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129, 160, 256, 257, 300, 509};
+  return {random.one_of(m), random.one_of(n), random.one_of(k)};
+}
+
+/// A product with its operands; y is written by one row or another.
+struct Case {
+  Tensor x, y, bias, residual;
+  QuantizedTensor xq;
+  PreparedWeight w;
+  MatmulProblem problem;
+
+  void finish(const Shape& sizes, DType out) {
+    problem.m = sizes[0];
+    problem.n = sizes[1];
+    problem.k = sizes[2];
+    problem.w = view_of(w);
+    y = Tensor::empty(out, {sizes[0], sizes[1] + 3});
+    problem.epilogue.y = y.data();
+    problem.epilogue.y_stride = sizes[1] + 3;
+    problem.epilogue.out = out;
+    problem.epilogue.out_scale = 0.37f;
+    std::memset(y.data(), 0x5A, y.byte_size());
+  }
+  std::vector<std::byte> run(const MatmulKernel& kernel) {
+    std::memset(y.data(), 0x5A, y.byte_size());
+    run_matmul(problem, kernel);
+    return {y.data(), y.data() + y.byte_size()};
+  }
+};
+
+void random_epilogue(Random& random, Case& c, const Shape& sizes) {
+  if (c.problem.epilogue.out == DType::kI32) return;
+  if (random.below(2) == 0) {
+    c.bias = random.tensor({sizes[1]});
+    c.problem.epilogue.bias = c.bias.as<float>();
+  }
+  c.problem.epilogue.activation = static_cast<Activation>(random.below(4));
+  if (random.below(2) == 0) {
+    c.residual = convert(random.tensor({sizes[0], sizes[1] + 2}), random.one_of<DType>({DType::kF32, DType::kF16, DType::kBf16}));
+    c.problem.epilogue.residual = c.residual.data();
+    c.problem.epilogue.residual_dtype = c.residual.dtype();
+    c.problem.epilogue.residual_stride = sizes[1] + 2;
+  }
+}
+
+class MatmulRow : public testing::TestWithParam<MatmulKernel> {
+ protected:
+  void SetUp() override {
+    if (!cpu_supports(GetParam().isa)) GTEST_SKIP() << "needs " << name_of(GetParam().isa);
+  }
+};
+
+TEST_P(MatmulRow, IntegersEqualTheReference) {
+  const MatmulKernel& kernel = GetParam();
+  const std::vector<std::string> weights{"int8:row", "int8:tensor", "int8:row:asym", "int8:block128", "int8:block32:asym", "int8:64x64", "int4:row",
+                                         "int4:block128", "int4:block32:asym", "int4:block64:scale=fp16", "int4:block128:asym:scale=bf16",
+                                         "int4:block32:scale=e8m0", "int2:block64", "int2:block128:asym", "int2:row"};
+  const std::vector<std::string> activations{"int8:row", "int8:tensor", "int8:row:asym", "int8:tensor:asym", "int8:block128", "int8:block64",
+                                             "int8:block32:asym"};
+  const std::vector<DType> outs{DType::kF32, DType::kF32, DType::kI32, DType::kF16, DType::kBf16, DType::kI8, DType::kF8E4m3, DType::kF8E5m2};
+  Random random{std::mt19937(7)};
+  for (int round = 0; round < 600; ++round) {
+    const Shape sizes = random_sizes(random);
+    const Scheme weight = Scheme::parse(random.one_of(weights)), activation = Scheme::parse(random.one_of(activations));
+    Case c;
+    c.w = prepare(quantize(random.tensor({sizes[1], sizes[2]}), weight));
+    c.xq = quantize(random.tensor({sizes[0], sizes[2]}), activation);
+    c.problem.x = view_of(c.xq);
+    DType out = random.one_of(outs);
+    if (out == DType::kI32 && (varies_along_k(weight, scale_grid(weight, {sizes[1], sizes[2]})) || varies_along_k(activation, c.xq.grid()))) out = DType::kF32;
+    c.finish(sizes, out);
+    random_epilogue(random, c, sizes);
+    if (!kernel.accepts(c.problem)) continue;
+    ASSERT_EQ(c.run(kernel), c.run(reference::kMatmul)) << kernel.name << " " << weight.to_string() << " " << activation.to_string() << " "
+                                                        << to_string(sizes) << " " << name_of(out);
+  }
+}
+
+/// sum |x||w| over the exactly dequantized values.
+double magnitude_of(const Tensor& x, const QuantizedTensor& w, std::int64_t m, std::int64_t n) {
+  const Tensor dense = dequantize(w);
+  const std::int64_t k = w.shape[1];
+  double sum = 0.0;
+  for (std::int64_t i = 0; i < k; ++i) sum += std::fabs(static_cast<double>(load_value(x.data(), x.dtype(), m * k + i)) * dense.as<float>()[n * k + i]);
+  return sum;
+}
+
+TEST_P(MatmulRow, FloatsStayWithinTheBound) {
+  const MatmulKernel& kernel = GetParam();
+  Random random{std::mt19937(11)};
+  std::vector<Scheme> schemes = standard_schemes();
+  for (const char* text : {"fp9_e4m4:row", "fp16_e7m8:block32", "fp13_e8m4:none", "fp2_e1m0:row", "fp5_e1m3:block16", "nf4:row", "fp6_e3m2:block16", "fp7_e5m1:block64"})
+    schemes.push_back(Scheme::parse(text));
+  for (int round = 0; round < 3; ++round)
+    for (const Scheme& scheme : schemes) {
+      const Shape sizes = random_sizes(random);
+      Case c;
+      const QuantizedTensor w = quantize(random.tensor({sizes[1], sizes[2]}), scheme);
+      c.w = prepare(w);
+      c.x = convert(random.tensor({sizes[0], sizes[2]}), random.one_of<DType>({DType::kF32, DType::kF16, DType::kBf16}));
+      c.problem.x.data = c.x.data();
+      c.problem.x.dtype = c.x.dtype();
+      c.problem.x.row_stride = sizes[2];
+      c.finish(sizes, DType::kF32);
+      if (!kernel.accepts(c.problem)) continue;
+      const auto fast = c.run(kernel), exact = c.run(reference::kMatmul);
+      const double u = 0x1p-24, k = static_cast<double>(sizes[2]), gamma = k * u / (1.0 - k * u);
+      for (std::int64_t m = 0; m < sizes[0]; ++m)
+        for (std::int64_t n = 0; n < sizes[1] + 3; ++n) {
+          const std::size_t index = static_cast<std::size_t>(m * (sizes[1] + 3) + n) * 4;
+          float got, wanted;
+          std::memcpy(&got, fast.data() + index, 4);
+          std::memcpy(&wanted, exact.data() + index, 4);
+          if (got == wanted) continue;
+          ASSERT_LT(n, sizes[1]);
+          const double bound = gamma * magnitude_of(c.x, w, m, n) + 2.0 * u * std::fabs(static_cast<double>(wanted));
+          ASSERT_LE(std::fabs(static_cast<double>(got) - wanted), bound) << kernel.name << " " << scheme.to_string() << " " << to_string(sizes) << " " << m << "," << n;
+        }
+    }
+}
+
+TEST_P(MatmulRow, ThreadsDoNotChangeABit) {
+  const MatmulKernel& kernel = GetParam();
+  Random random{std::mt19937(13)};
+  const int before = omp_get_max_threads();
+  for (const Scheme& scheme : standard_schemes())
+    for (const std::int64_t m : {1, 3, 29}) {
+      const Shape sizes{m, 197, 288};
+      Case c;
+      c.w = prepare(quantize(random.tensor({sizes[1], sizes[2]}), scheme));
+      c.x = random.tensor({sizes[0], sizes[2]});
+      c.problem.x.data = c.x.data();
+      c.problem.x.row_stride = sizes[2];
+      c.finish(sizes, DType::kF32);
+      if (!kernel.accepts(c.problem)) {
+        c.xq = quantize(c.x, Scheme::parse("int8:row"));
+        c.problem.x = view_of(c.xq);
+        if (!kernel.accepts(c.problem)) continue;
+      }
+      if (kernel.isa == Isa::kScalar && m > 3) continue;
+      omp_set_num_threads(1);
+      const auto one = c.run(kernel);
+      for (const int threads : {2, 3, 7}) {
+        omp_set_num_threads(threads);
+        ASSERT_EQ(c.run(kernel), one) << kernel.name << " " << scheme.to_string() << " " << threads;
+      }
+      omp_set_num_threads(before);
+    }
+}
+
+std::string row_name(const testing::TestParamInfo<MatmulKernel>& info) { return info.param.name; }
+INSTANTIATE_TEST_SUITE_P(All, MatmulRow, testing::ValuesIn(matmul_kernels().begin(), matmul_kernels().end()), row_name);
+
+}  // namespace
+
+void PrintTo(const MatmulKernel& kernel, std::ostream* out) { *out << kernel.name; }
+
+}  // namespace narrow
