@@ -18,7 +18,7 @@ enum class Activation : std::uint8_t { kNone, kRelu, kGelu, kSilu };
 /// How a prepared weight lies in memory.
 enum class WeightLayout : std::uint8_t {
   kCanonical,  ///< the bytes of the QuantizedTensor (or the dense rows): every row of the table reads it, the fast ones do not
-  kPanels,     ///< panels of 16 outputs, 32 k at a time, one 32-bit lane per output; docs/kernels/cpu_matmul.md draws it
+  kPanels,     ///< panels of 64 outputs, 32 k at a time, one 32-bit lane per output; docs/kernels/cpu_matmul.md draws it
 };
 
 struct PrepareOptions {
@@ -32,9 +32,9 @@ struct PreparedWeight {
   std::int64_t n = 0, k = 0;
   WeightLayout layout = WeightLayout::kCanonical;
   Buffer codes;                 ///< canonical rows, or panels
-  Buffer scales;                ///< in the scheme's storage; canonical grid, or [panel, k block, 16]
-  Buffer zero_points;           ///< asymmetric schemes; canonical grid, or [panel, k block, 16]
-  Buffer sums;                  ///< panels of integers: int32 sum over k of the stored codes, [padded n, k blocks]
+  Buffer scales;                ///< in the scheme's storage; canonical grid, or [panel, k block, 64]
+  Buffer zero_points;           ///< asymmetric schemes; canonical grid, or [panel, k block, 64]
+  Buffer sums;                  ///< panels of integers: int32 sum over a k block of the stored codes, [panel, k block, 64]
   float outer_scale = 1.0f;
 
   Device device() const { return codes.device(); }

@@ -89,7 +89,7 @@ NARROW_HOST_DEVICE constexpr ScaleAndZero scale_from_range(const Scheme& scheme,
 /// The code of one element: encode(x / s), or clamp(round(x / s) + z) where the scheme is asymmetric.
 NARROW_HOST_DEVICE constexpr std::uint32_t quantize_element(const Scheme& scheme, float x, float effective_scale, std::int32_t zero_point,
                                                             Rounding rounding, Overflow overflow, std::uint32_t random) {
-  const float quotient = x / effective_scale;
+  const float quotient = x != x ? x : x / effective_scale;  // a NaN keeps its sign: GPUs drop it in arithmetic
   if (!scheme.asymmetric) return encode(scheme.element, quotient, rounding, overflow, random);
   const std::int32_t highest = static_cast<std::int32_t>(scheme.element.max_code());
   return static_cast<std::uint32_t>(detail::round_to_integer(std::bit_cast<std::uint32_t>(quotient), 0, -zero_point, highest - zero_point,
@@ -99,7 +99,7 @@ NARROW_HOST_DEVICE constexpr std::uint32_t quantize_element(const Scheme& scheme
 /// The value of one code.
 NARROW_HOST_DEVICE constexpr float dequantize_element(const Scheme& scheme, std::uint32_t code, float effective_scale, std::int32_t zero_point) {
   const float value = scheme.asymmetric ? static_cast<float>(static_cast<std::int32_t>(code) - zero_point) : decode(scheme.element, code);
-  return value * effective_scale;
+  return value != value ? value : value * effective_scale;
 }
 
 /// The value of a stored scale.

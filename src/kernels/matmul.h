@@ -38,7 +38,7 @@ struct WeightView {
   std::size_t row_bytes = 0;             ///< canonical rows
   const void* scales = nullptr;
   const std::uint8_t* zero_points = nullptr;
-  const std::int32_t* sums = nullptr;    ///< panels of integers: sum of the stored codes, [padded n, k blocks]
+  const std::int32_t* sums = nullptr;    ///< panels of integers: sum of the stored codes, [panel, k block, 64]
   float outer_scale = 1.0f;
 };
 
@@ -77,6 +77,7 @@ struct MatmulKernel {
   bool (*accepts)(const MatmulProblem&); ///< looks at shapes, schemes and types, never at pointers
   std::int64_t m_step, n_step;           ///< the largest tile that run takes; n_step also aligns it
   std::size_t (*packed_bytes)(const MatmulProblem&);
+  void (*begin)(const MatmulProblem&, std::byte* packed);  ///< once, before the rows are packed: constants of the product
   void (*pack)(const MatmulProblem&, std::int64_t m_begin, std::int64_t m_end, std::byte* packed);
   std::size_t (*scratch_bytes)(const MatmulProblem&);  ///< per thread, aligned to 64
   void (*run)(const MatmulProblem&, const MatmulTile&, const std::byte* packed, std::byte* scratch);

@@ -137,6 +137,7 @@ void run_matmul(const MatmulProblem& problem, const MatmulKernel& kernel) {
   const Buffer packed = Buffer::allocate(kernel.packed_bytes(problem));
   const std::size_t scratch_bytes = (kernel.scratch_bytes(problem) + 63) / 64 * 64;
   const Buffer scratch = Buffer::allocate(scratch_bytes * static_cast<std::size_t>(omp_get_max_threads()));
+  kernel.begin(problem, packed.data());
 #pragma omp parallel
   {
     const FloatEnvironment environment;

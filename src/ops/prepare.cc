@@ -62,7 +62,7 @@ bool fill_panel(const QuantizedTensor& w, PreparedWeight& p, std::int64_t panel)
   const Format& element = w.scheme.element;
   const int bits = panels::stored_bits(element);
   const ScaleGrid grid = w.grid();
-  const std::int64_t blocks = panels::k_blocks(grid);
+  const std::int64_t blocks = panels::k_blocks(grid, p.k);
   std::vector<std::uint32_t> codes(static_cast<std::size_t>(p.k));
   auto* words = p.codes.as<std::uint32_t>();
   for (std::int64_t n = panel * kLanes; n < std::min(p.n, (panel + 1) * kLanes); ++n) {
@@ -72,10 +72,10 @@ bool fill_panel(const QuantizedTensor& w, PreparedWeight& p, std::int64_t panel)
       if (!is_finite_code(element, code)) return false;
       const std::uint32_t stored = panels::to_stored(element, code);
       panels::write_stored(words + panels::lane_index(n, k, p.k, bits), static_cast<int>(k % kGroup), bits, stored);
-      if (p.sums.size() > 0) p.sums.as<std::int32_t>()[n * blocks + grid.grid_col(k)] += static_cast<std::int32_t>(stored);
+      if (p.sums.size() > 0) p.sums.as<std::int32_t>()[panels::scale_index(n, blocks > 1 ? grid.grid_col(k) : 0, blocks)] += static_cast<std::int32_t>(stored);
     }
     if (!w.scheme.has_scales()) continue;
-    for (std::int64_t block = 0; block < blocks; ++block) {
+    for (std::int64_t block = 0; block < std::max<std::int64_t>(grid.cols, 1); ++block) {
       const std::int64_t cell = grid.whole_tensor ? 0 : grid.grid_row(n) * grid.cols + block;
       const std::int64_t index = panels::scale_index(n, block, blocks);
       store_scale_code(p.scales.data(), w.scheme.scale, index, load_scale_code(w.scales.data(), w.scheme.scale, cell));
@@ -95,7 +95,7 @@ Buffer zeros(std::int64_t size) {
 bool fill_panels(const QuantizedTensor& w, PreparedWeight& p) {
   if (w.scheme.has_scales() && !all_scales_finite(w)) return false;
   const Format& element = w.scheme.element;
-  const std::int64_t outputs = panels::padded_n(p.n), blocks = panels::k_blocks(w.grid());
+  const std::int64_t outputs = panels::padded_n(p.n), blocks = panels::k_blocks(w.grid(), p.k);
   p.codes = zeros(outputs * panels::padded_k(p.k) / 8 * panels::stored_bits(element));
   p.scales = zeros(w.scheme.has_scales() ? outputs * blocks * static_cast<std::int64_t>(scale_bytes(w.scheme.scale)) : 0);
   p.zero_points = zeros(w.scheme.asymmetric ? outputs * blocks : 0);
@@ -172,7 +172,7 @@ QuantizedTensor unprepare_codes(const PreparedWeight& w) {
   const Format& element = w.scheme.element;
   const int bits = panels::stored_bits(element);
   const ScaleGrid grid = q.grid();
-  const std::int64_t blocks = panels::k_blocks(grid);
+  const std::int64_t blocks = panels::k_blocks(grid, w.k);
   q.codes = zeros(w.n * static_cast<std::int64_t>(q.row_bytes()));
   q.scales = zeros(grid.count() * static_cast<std::int64_t>(w.scheme.has_scales() ? scale_bytes(w.scheme.scale) : 0));
   q.zero_points = zeros(w.scheme.asymmetric ? grid.count() : 0);
@@ -192,7 +192,7 @@ QuantizedTensor unprepare_codes(const PreparedWeight& w) {
   }
   if (!w.scheme.has_scales()) return q;
   for (std::int64_t n = 0; n < w.n; ++n)
-    for (std::int64_t block = 0; block < blocks; ++block) {
+    for (std::int64_t block = 0; block < std::max<std::int64_t>(grid.cols, 1); ++block) {
       const std::int64_t cell = grid.whole_tensor ? 0 : grid.grid_row(n) * grid.cols + block;
       const std::int64_t index = panels::scale_index(n, block, blocks);
       store_scale_code(q.scales.data(), w.scheme.scale, cell, load_scale_code(w.scales.data(), w.scheme.scale, index));

@@ -21,6 +21,7 @@ namespace {
 
 bool accepts(const MatmulProblem&) { return true; }
 std::size_t no_bytes(const MatmulProblem&) { return 0; }
+void no_begin(const MatmulProblem&, std::byte*) {}
 void no_pack(const MatmulProblem&, std::int64_t, std::int64_t, std::byte*) {}
 
 /// One side of the product, element by element.
@@ -53,7 +54,7 @@ Element weight_at(const MatmulProblem& problem, std::int64_t n, std::int64_t k) 
     code = read_code(w.codes + static_cast<std::size_t>(n) * w.row_bytes, k, element.bits);
   }
   if (element.bits == 32) return {std::bit_cast<float>(code), 1.0};
-  const std::int64_t cell = panels ? panels::scale_index(n, w.grid.grid_col(k), panels::k_blocks(w.grid))
+  const std::int64_t cell = panels ? panels::scale_index(n, w.grid.grid_col(k), panels::k_blocks(w.grid, problem.k))
                                    : w.grid.grid_row(n) * w.grid.cols + w.grid.grid_col(k);
   const float scale = w.scheme.has_scales() ? effective_scale(w.scheme, load_scale_code(w.scales, w.scheme.scale, cell), w.outer_scale) : 1.0f;
   if (w.scheme.asymmetric) return {static_cast<double>(code) - w.zero_points[cell], scale};
@@ -125,6 +126,6 @@ void run(const MatmulProblem& problem, const MatmulTile& tile, const std::byte*,
 
 }  // namespace
 
-const MatmulKernel kMatmul{"ref_matmul", Isa::kScalar, "every pair of schemes, layout and shape", accepts, 1, 64, no_bytes, no_pack, no_bytes, run};
+const MatmulKernel kMatmul{"ref_matmul", Isa::kScalar, "every pair of schemes, layout and shape", accepts, 1, 64, no_bytes, no_begin, no_pack, no_bytes, run};
 
 }  // namespace narrow::reference

@@ -1,0 +1,103 @@
+#include "bench/limits.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+
+#include <omp.h>
+
+#include "narrow/tensor.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace narrow::bench {
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+#if defined(__x86_64__)
+#define NARROW_BENCH_AVX512 __attribute__((target("avx512f,avx512vnni,avx512bw")))
+
+constexpr std::int64_t kRounds = 4000000;
+constexpr int kChains = 12;
+
+NARROW_BENCH_AVX512 void dot_loop() {
+  __m512i sum[kChains];
+  const __m512i a = _mm512_set1_epi32(0x01020304), b = _mm512_set1_epi32(0x04030201);
+  for (auto& s : sum) s = _mm512_setzero_si512();
+  for (std::int64_t i = 0; i < kRounds; ++i)
+    for (auto& s : sum) s = _mm512_dpbusd_epi32(s, a, b);
+  for (auto& s : sum) asm volatile("" : : "v"(s));
+}
+
+NARROW_BENCH_AVX512 void fma_loop() {
+  __m512 sum[kChains];
+  __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.5f);
+  asm volatile("" : "+v"(a), "+v"(b));
+  for (auto& s : sum) s = _mm512_setzero_ps();
+  for (std::int64_t i = 0; i < kRounds; ++i)
+    for (auto& s : sum) s = _mm512_fmadd_ps(s, a, b);
+  for (auto& s : sum) asm volatile("" : : "v"(s));
+}
+
+/// Reads [data, data + size) as `streams` streams; 256 bytes of each in turn.
+NARROW_BENCH_AVX512 void read_loop(const char* data, std::size_t size, std::size_t streams) {
+  const std::size_t length = size / streams;
+  __m512i sum[4];
+  for (auto& s : sum) s = _mm512_setzero_si512();
+  for (std::size_t i = 0; i + 256 <= length; i += 256)
+    for (std::size_t stream = 0; stream < streams; ++stream)
+      for (std::size_t u = 0; u < 4; ++u) sum[u] = _mm512_xor_si512(sum[u], _mm512_loadu_si512(data + stream * length + i + u * 64));
+  for (auto& s : sum) asm volatile("" : : "v"(s));
+}
+
+double time_of(int threads, void (*loop)()) {
+  double best = 1e30;
+  for (int i = 0; i < 3; ++i) {
+    const double begin = now();
+#pragma omp parallel num_threads(threads)
+    loop();
+    best = std::min(best, now() - begin);
+  }
+  return best;
+}
+
+double read_bandwidth(int threads) {
+  const std::size_t size = std::size_t{256} << 20;
+  const Buffer buffer = Buffer::allocate(size);
+  std::memset(buffer.data(), 1, size);
+  double best = 0.0;
+  for (const std::size_t streams : {1, 2, 4, 8})
+    for (int i = 0; i < 4; ++i) {
+      const double begin = now();
+#pragma omp parallel num_threads(threads)
+      {
+        const std::size_t part = size / static_cast<std::size_t>(omp_get_num_threads());
+        read_loop(reinterpret_cast<const char*>(buffer.data()) + part * static_cast<std::size_t>(omp_get_thread_num()), part, streams);
+      }
+      best = std::max(best, static_cast<double>(size) / (now() - begin) * 1e-9);
+    }
+  return best;
+}
+#endif
+
+}  // namespace
+
+Limits measure_limits(int threads) {
+  Limits limits;
+#if defined(__x86_64__)
+  if (!__builtin_cpu_supports("avx512vnni")) return limits;
+  const double steps = static_cast<double>(kRounds) * kChains * threads;
+  limits.vnni = steps * 128 / time_of(threads, dot_loop) * 1e-9;
+  limits.fma = steps * 32 / time_of(threads, fma_loop) * 1e-9;
+  limits.read = read_bandwidth(threads);
+#else
+  static_cast<void>(threads);
+#endif
+  return limits;
+}
+
+}  // namespace narrow::bench

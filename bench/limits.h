@@ -1,0 +1,13 @@
+#pragma once
+/// What the machine can do at best, measured in the run that is compared with it.
+
+namespace narrow::bench {
+
+struct Limits {
+  double read = 0.0;  ///< GB/s, the best of several stream counts, over more memory than the caches hold
+  double vnni = 0.0;  ///< 8-bit integer GOP/s (512-bit vpdpbusd); 0 where the CPU has none
+  double fma = 0.0;   ///< fp32 GFLOP/s
+};
+Limits measure_limits(int threads);
+
+}  // namespace narrow::bench

@@ -1,0 +1,232 @@
+/// The portable half of the fast products: which problems they take, their constants, and the packing of activations.
+
+#include "kernels/cpu/matmul_task.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "format/packing.h"
+#include "format/scale_rule.h"
+#include "kernels/panels.h"
+#include "kernels/storage.h"
+
+namespace narrow::cpu {
+namespace {
+
+using panels::kGroup;
+using panels::kLanes;
+
+constexpr std::int64_t align64(std::int64_t size) { return panels::round_up(size, 64); }
+
+PanelScales panel_scales(const WeightView& w, std::int64_t k) {
+  PanelScales scales;
+  scales.blocks = panels::k_blocks(w.grid, k);
+  scales.factor = w.outer_scale;
+  if (w.scheme.element.is_integer()) scales.factor *= std::bit_cast<float>(static_cast<std::uint32_t>(127 - w.scheme.element.fraction_bits) << 23);
+  if (!w.scheme.has_scales()) return scales;
+  scales.bytes = w.scheme.scale.bits / 8;
+  scales.kind = w.scheme.scale == kFp32 ? ScaleKind::kFp32 : w.scheme.scale == kFp16 ? ScaleKind::kFp16 : w.scheme.scale == kBf16 ? ScaleKind::kBf16
+              : w.scheme.scale == kE8m0 ? ScaleKind::kE8m0 : ScaleKind::kFp8E4m3;
+  return scales;
+}
+
+std::int64_t panel_bytes(const MatmulProblem& problem) {
+  return panels::padded_k(problem.k) / 8 * panels::stored_bits(problem.w.scheme.element) * kLanes;
+}
+
+bool is_integer_product(const MatmulProblem& problem) {
+  return problem.x.quantized && is_exact_integer(problem.x.scheme.element) && is_exact_integer(problem.w.scheme.element);
+}
+
+float x_scale(const ActivationView& x, std::int64_t row, std::int64_t block) {
+  const std::int64_t cell = x.grid.whole_tensor ? 0 : x.grid.grid_row(row) * x.grid.cols + block;
+  return effective_scale(x.scheme, load_scale_code(x.scales, x.scheme.scale, cell), x.outer_scale);
+}
+
+FloatTask float_task(const MatmulProblem& problem) {
+  const Format& element = problem.w.scheme.element;
+  FloatTask task;
+  task.groups = panels::padded_k(problem.k) / kGroup;
+  task.panel_bytes = panel_bytes(problem);
+  task.x_stride = panels::padded_k(problem.k) + 16;  // not a power of two: rows of a tile fall into different cache sets
+  task.x_scales_offset = align64(sizeof(FloatTask));
+  task.x_offset = task.x_scales_offset + align64(problem.m * 4);
+  task.scales = panel_scales(problem.w, problem.k);
+  task.halves_per_block = task.scales.blocks > 1 ? problem.w.grid.tile_cols / 16 : task.groups * 2;
+  task.has_zero_points = problem.w.scheme.asymmetric;
+  task.zero = element.is_signed ? 128.0f : 0.0f;
+  if (element.is_float() && element.bits < 32) {
+    task.right_shift = 8u - element.exponent_bits;
+    task.mask = 0x80000000u | (((1u << (23 + element.exponent_bits)) - 1u) & ~((1u << (23 - element.mantissa_bits)) - 1u));
+    task.factor = static_cast<float>(power_of_two(127 - element.bias));
+  }
+  if (element.bits <= 5)
+    for (std::uint32_t i = 0; i < 32; ++i) {
+      const std::uint32_t code = panels::from_stored(element, i & (element.code_count() - 1u));
+      task.table[i] = decode(element, code);
+    }
+  return task;
+}
+
+/// fp16 to fp32 without branches, so that compilers vectorise it; Inf and NaN keep their exponent of all ones.
+inline float half_value(std::uint32_t half) {
+  const std::uint32_t placed = (half & 0x8000u) << 16 | (half & 0x7FFFu) << 13;
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(std::bit_cast<float>(placed) * 0x1p112f);
+  return std::bit_cast<float>((half & 0x7C00u) == 0x7C00u ? placed | 0x7F800000u : bits);
+}
+
+void pack_values(const ActivationView& x, std::int64_t row, std::int64_t k, float* out) {
+  if (x.dtype == DType::kF32) {
+    std::memcpy(out, static_cast<const float*>(x.data) + row * x.row_stride, static_cast<std::size_t>(k) * 4);
+    return;
+  }
+  const std::uint16_t* in = static_cast<const std::uint16_t*>(x.data) + row * x.row_stride;
+  if (x.dtype == DType::kBf16) {
+    for (std::int64_t i = 0; i < k; ++i) out[i] = std::bit_cast<float>(static_cast<std::uint32_t>(in[i]) << 16);
+  } else {
+    for (std::int64_t i = 0; i < k; ++i) out[i] = half_value(in[i]);
+  }
+}
+
+/// Codes to values: exact where the scale belongs to the row (it is applied at the end), times the scale where it varies along k.
+void pack_codes(const ActivationView& x, std::int64_t row, std::int64_t k, float* out, float* row_scale) {
+  const bool varies = varies_along_k(x.scheme, x.grid);
+  const std::uint8_t* codes = x.codes + static_cast<std::size_t>(row) * x.row_bytes;
+  const std::int64_t tile = varies ? x.grid.tile_cols : k;
+  *row_scale = varies || !x.scheme.has_scales() ? 1.0f : x_scale(x, row, 0);
+  for (std::int64_t begin = 0, block = 0; begin < k; begin += tile, ++block) {
+    const float scale = varies ? x_scale(x, row, block) : 1.0f;
+    const std::int64_t cell = x.grid.whole_tensor ? 0 : x.grid.grid_row(row) * x.grid.cols + block;
+    const std::int32_t zero = x.scheme.asymmetric ? x.zero_points[cell] : 0;
+    for (std::int64_t i = begin; i < std::min(k, begin + tile); ++i)
+      out[i] = dequantize_element(x.scheme, read_code(codes, i, x.scheme.element.bits), scale, zero);
+  }
+}
+
+IntegerTask integer_task(const MatmulProblem& problem) {
+  IntegerTask task;
+  task.k = problem.k;
+  task.groups = panels::padded_k(problem.k) / kGroup;
+  task.panel_bytes = panel_bytes(problem);
+  task.x_varies = varies_along_k(problem.x.scheme, problem.x.grid);
+  task.w_varies = varies_along_k(problem.w.scheme, problem.w.grid);
+  task.scales = panel_scales(problem.w, problem.k);
+  const std::int64_t x_tile = task.x_varies ? problem.x.grid.tile_cols : problem.k, w_tile = task.w_varies ? problem.w.grid.tile_cols : problem.k;
+  const std::int64_t tile = std::min(x_tile, w_tile);
+  task.segment_groups = task.x_varies || task.w_varies ? tile / kGroup : task.groups;
+  task.segments = (task.groups + task.segment_groups - 1) / task.segment_groups;
+  task.segments_per_x_block = task.x_varies ? x_tile / tile : task.segments;
+  task.segments_per_w_block = task.w_varies ? w_tile / tile : task.segments;
+  task.x_blocks = task.x_varies ? problem.x.grid.cols : 1;
+  task.x_has_zeros = problem.x.scheme.asymmetric;
+  task.w_has_zeros = problem.w.scheme.asymmetric;
+  task.w_zero = problem.w.scheme.element.is_signed ? 1 << (problem.w.scheme.element.bits - 1) : 0;
+  task.sums_offset = align64(sizeof(IntegerTask));
+  task.x_scales_offset = task.sums_offset + align64(problem.m * task.segments * 4);
+  task.x_zeros_offset = task.x_scales_offset + align64(problem.m * task.x_blocks * 4);
+  task.x_offset = task.x_zeros_offset + align64(problem.m * task.x_blocks * 4);
+  task.x_stride = align64(panels::padded_k(problem.k)) + 64;
+  return task;
+}
+
+/// Moves the bytes of every 32 k into the order in which a decoder of `bits`-bit codes meets them:
+/// word v * (8/bits) + j holds k = v * 32/bits + j + (8/bits) * i in byte i.
+void reorder(std::int8_t* row, std::int64_t groups, int bits) {
+  if (bits == 8) return;
+  const int parts = 8 / bits, per = 32 / bits;
+  for (std::int64_t group = 0; group < groups; ++group) {
+    std::int8_t* bytes = row + group * kGroup;
+    std::int8_t copy[kGroup];
+    std::memcpy(copy, bytes, sizeof copy);
+    for (int v = 0; v < bits; ++v)
+      for (int j = 0; j < parts; ++j)
+        for (int i = 0; i < 4; ++i) bytes[(v * parts + j) * 4 + i] = copy[v * per + j + parts * i];
+  }
+}
+
+}  // namespace
+
+bool accepts_float(const MatmulProblem& problem) {
+  if (problem.w.layout != WeightLayout::kPanels || problem.k == 0 || is_integer_product(problem) || problem.epilogue.out == DType::kI32) return false;
+  return !problem.x.quantized || !varies_along_k(problem.x.scheme, problem.x.grid) || problem.k >= 16;
+}
+
+std::size_t float_packed_bytes(const MatmulProblem& problem) {
+  const FloatTask task = float_task(problem);
+  return static_cast<std::size_t>(task.x_offset + problem.m * task.x_stride * 4);
+}
+
+void float_begin(const MatmulProblem& problem, std::byte* packed) {
+  const FloatTask task = float_task(problem);
+  std::memcpy(packed, &task, sizeof task);
+}
+
+void float_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed) {
+  const FloatTask& task = *reinterpret_cast<const FloatTask*>(packed);
+  for (std::int64_t row = m_begin; row < m_end; ++row) {
+    float* out = reinterpret_cast<float*>(packed + task.x_offset) + row * task.x_stride;
+    float* row_scale = reinterpret_cast<float*>(packed + task.x_scales_offset) + row;
+    *row_scale = 1.0f;
+    if (problem.x.quantized) {
+      pack_codes(problem.x, row, problem.k, out, row_scale);
+    } else {
+      pack_values(problem.x, row, problem.k, out);
+    }
+    std::fill(out + problem.k, out + task.groups * kGroup, 0.0f);
+  }
+}
+
+bool accepts_integer(const MatmulProblem& problem, int weight_bits) {
+  const Format &x = problem.x.scheme.element, &w = problem.w.scheme.element;
+  if (problem.w.layout != WeightLayout::kPanels || problem.k == 0 || !is_integer_product(problem)) return false;
+  if (!x.is_integer() || x.bits != 8 || !w.is_integer() || w.bits != weight_bits) return false;
+  // The corrected sum must fit int32 (the terms may wrap): 127 * 127, 255 * 127 or 255 * 255 per k.
+  const bool x_varies = varies_along_k(problem.x.scheme, problem.x.grid), w_varies = varies_along_k(problem.w.scheme, problem.w.grid);
+  const std::int64_t x_tile = x_varies ? problem.x.grid.tile_cols : 0, w_tile = w_varies ? problem.w.grid.tile_cols : 0;
+  if (x_tile % kGroup != 0 || w_tile % kGroup != 0) return false;
+  if (x_varies && w_varies && std::max(x_tile, w_tile) % std::min(x_tile, w_tile) != 0) return false;
+  if (x_varies && problem.x.scheme.asymmetric && (w_varies ? x_tile < w_tile : true)) return false;  // needs sums of codes per run
+  const int unsigned_sides = (x.is_signed ? 0 : 1) + (w.is_signed ? 0 : 1);
+  return problem.k <= (std::int64_t{131072} >> unsigned_sides);
+}
+
+std::size_t integer_packed_bytes(const MatmulProblem& problem) {
+  const IntegerTask task = integer_task(problem);
+  return static_cast<std::size_t>(task.x_offset + problem.m * task.x_stride);
+}
+
+void integer_begin(const MatmulProblem& problem, std::byte* packed) {
+  const IntegerTask task = integer_task(problem);
+  std::memcpy(packed, &task, sizeof task);
+}
+
+void integer_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed) {
+  const IntegerTask& task = *reinterpret_cast<const IntegerTask*>(packed);
+  const ActivationView& x = problem.x;
+  const std::int32_t offset = x.scheme.element.is_signed ? 0 : 128;  // packed bytes are signed
+  for (std::int64_t row = m_begin; row < m_end; ++row) {
+    auto* out = reinterpret_cast<std::int8_t*>(packed + task.x_offset) + row * task.x_stride;
+    const std::uint8_t* codes = x.codes + static_cast<std::size_t>(row) * x.row_bytes;
+    const auto flip = static_cast<std::uint8_t>(offset);
+    for (std::int64_t i = 0; i < problem.k; ++i) out[i] = static_cast<std::int8_t>(codes[i] ^ flip);
+    std::fill(out + problem.k, out + task.groups * kGroup, std::int8_t{0});
+
+    auto* sums = reinterpret_cast<std::int32_t*>(packed + task.sums_offset) + row * task.segments;
+    for (std::int64_t segment = 0; segment < task.segments; ++segment) {
+      const std::int64_t begin = segment * task.segment_groups * kGroup, end = std::min(task.groups, (segment + 1) * task.segment_groups) * kGroup;
+      std::int32_t sum = 0;
+      for (std::int64_t i = begin; i < end; ++i) sum += out[i];
+      sums[segment] = sum;
+    }
+    auto* scales = reinterpret_cast<float*>(packed + task.x_scales_offset) + row * task.x_blocks;
+    auto* zeros = reinterpret_cast<std::int32_t*>(packed + task.x_zeros_offset) + row * task.x_blocks;
+    for (std::int64_t block = 0; block < task.x_blocks; ++block) {
+      const std::int64_t cell = x.grid.whole_tensor ? 0 : x.grid.grid_row(row) * x.grid.cols + block;
+      scales[block] = x_scale(x, row, block);
+      zeros[block] = x.scheme.asymmetric ? x.zero_points[cell] - offset : 0;
+    }
+    reorder(out, task.groups, problem.w.scheme.element.bits);
+  }
+}
+
+}  // namespace narrow::cpu

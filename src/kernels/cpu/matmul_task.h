@@ -1,0 +1,69 @@
+#pragma once
+/// What the vector bodies of matmul read: constants computed once per product by portable code (matmul_task.cc), at the head of the
+/// packed activations. Instruction-set leaves see these plain structs and call nothing else.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/matmul.h"
+
+namespace narrow::cpu {
+
+enum class ScaleKind : std::int32_t { kNone, kFp32, kFp16, kBf16, kE8m0, kFp8E4m3 };
+
+/// Scales of the weight as a panel stores them.
+struct PanelScales {
+  ScaleKind kind = ScaleKind::kNone;
+  float factor = 1.0f;            ///< outer scale, and 2^-fraction_bits of fixed-point integers
+  std::int64_t blocks = 1;        ///< along k
+  std::int64_t bytes = 0;         ///< of one code
+};
+
+/// Weight x fp32: one decoder's constants, and where things lie.
+struct FloatTask {
+  std::int64_t groups = 0;          ///< of 32 k
+  std::int64_t panel_bytes = 0;
+  std::int64_t x_stride = 0;        ///< floats from a packed row to the next
+  std::int64_t x_offset = 0;        ///< of the packed rows, in bytes
+  std::int64_t x_scales_offset = 0; ///< one fp32 per row
+  std::int64_t halves_per_block = 0;///< 16 k each; all where the scale does not vary
+  PanelScales scales;
+  bool has_zero_points = false;
+  float zero = 0.0f;                ///< of symmetric 8-bit integers: 128
+  std::uint32_t mask = 0;           ///< of placed float codes: sign, exponent and mantissa bits
+  std::uint32_t right_shift = 0;    ///< from the top of a lane to fp32's fields
+  float factor = 1.0f;              ///< 2^(127 - bias)
+  float table[32] = {};
+};
+
+/// Integer x integer. Segments are runs of k without a change of scale.
+struct IntegerTask {
+  std::int64_t groups = 0;
+  std::int64_t panel_bytes = 0;
+  std::int64_t x_stride = 0;        ///< bytes from a packed row to the next
+  std::int64_t x_offset = 0;
+  std::int64_t sums_offset = 0;     ///< int32 [m, segments]: sum of the packed row's bytes
+  std::int64_t x_scales_offset = 0; ///< fp32 [m, x blocks]
+  std::int64_t x_zeros_offset = 0;  ///< int32 [m, x blocks]: zero point of the packed (signed) bytes
+  std::int64_t x_blocks = 1;
+  std::int64_t segments = 1;
+  std::int64_t segment_groups = 0;  ///< the last may be shorter
+  std::int64_t segments_per_x_block = 1, segments_per_w_block = 1;
+  bool x_varies = false, w_varies = false;
+  bool x_has_zeros = false, w_has_zeros = false;
+  std::int32_t w_zero = 0;          ///< of symmetric weights: 2^(bits-1)
+  std::int64_t k = 0;
+  PanelScales scales;
+};
+
+bool accepts_float(const MatmulProblem& problem);     ///< panels, not an integer product; any element
+std::size_t float_packed_bytes(const MatmulProblem& problem);
+void float_begin(const MatmulProblem& problem, std::byte* packed);
+void float_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed);
+
+bool accepts_integer(const MatmulProblem& problem, int weight_bits);
+std::size_t integer_packed_bytes(const MatmulProblem& problem);
+void integer_begin(const MatmulProblem& problem, std::byte* packed);
+void integer_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed);
+
+}  // namespace narrow::cpu

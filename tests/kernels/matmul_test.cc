@@ -1,0 +1,233 @@
+/// Every row of the table against the reference: integer products bit for bit, float products within gamma(K) sum |x||w|.
+
+#include "kernels/matmul.h"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include "kernels/storage.h"
+#include "narrow/quantize.h"
+#include "ops/matmul.h"
+
+namespace narrow {
+namespace {
+
+struct Random {
+  std::mt19937 generator;
+  std::int64_t below(std::int64_t bound) { return static_cast<std::int64_t>(generator() % static_cast<std::uint64_t>(bound)); }
+  template <typename T>
+  const T& one_of(const std::vector<T>& items) { return items[static_cast<std::size_t>(below(static_cast<std::int64_t>(items.size())))]; }
+  Tensor tensor(Shape shape) {
+    Tensor x = Tensor::empty(DType::kF32, std::move(shape));
+    std::normal_distribution<float> normal;
+    for (std::int64_t i = 0; i < x.size(); ++i) x.as<float>()[i] = normal(generator);
+    return x;
+  }
+};
+
+/// Odd sizes near the edges of lanes, groups, panels and tiles.
+Shape random_sizes(Random& random) {
+  static const std::vector<std::int64_t> m{1, 1, 2, 3, 4, 5, 6, 7, 11, 13, 17};
+  static const std::vector<std::int64_t> n{1, 2, 15, 16, 17, 31, 63, 64, 65, 67, 127, 131};
+  static const std::vector<std::int64_t> k{1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129, 160, 256, 257, 300, 509};
+  return {random.one_of(m), random.one_of(n), random.one_of(k)};
+}
+
+/// A product with its operands; y is written by one row or another.
+struct Case {
+  Tensor x, y, bias, residual;
+  QuantizedTensor xq;
+  PreparedWeight w;
+  MatmulProblem problem;
+
+  void finish(const Shape& sizes, DType out) {
+    problem.m = sizes[0];
+    problem.n = sizes[1];
+    problem.k = sizes[2];
+    problem.w = view_of(w);
+    y = Tensor::empty(out, {sizes[0], sizes[1] + 3});
+    problem.epilogue.y = y.data();
+    problem.epilogue.y_stride = sizes[1] + 3;
+    problem.epilogue.out = out;
+    problem.epilogue.out_scale = 0.37f;
+    std::memset(y.data(), 0x5A, y.byte_size());
+  }
+  std::vector<std::byte> run(const MatmulKernel& kernel) {
+    std::memset(y.data(), 0x5A, y.byte_size());
+    run_matmul(problem, kernel);
+    return {y.data(), y.data() + y.byte_size()};
+  }
+};
+
+void random_epilogue(Random& random, Case& c, const Shape& sizes) {
+  if (c.problem.epilogue.out == DType::kI32) return;
+  if (random.below(2) == 0) {
+    c.bias = random.tensor({sizes[1]});
+    c.problem.epilogue.bias = c.bias.as<float>();
+  }
+  c.problem.epilogue.activation = static_cast<Activation>(random.below(4));
+  if (random.below(2) == 0) {
+    c.residual = convert(random.tensor({sizes[0], sizes[1] + 2}), random.one_of<DType>({DType::kF32, DType::kF16, DType::kBf16}));
+    c.problem.epilogue.residual = c.residual.data();
+    c.problem.epilogue.residual_dtype = c.residual.dtype();
+    c.problem.epilogue.residual_stride = sizes[1] + 2;
+  }
+}
+
+/// The fast rows that run here, and how often each was tried: a row that no case reaches is not tested.
+struct FastRows {
+  std::vector<MatmulKernel> rows;
+  std::vector<int> tried;
+  FastRows() {
+    for (const MatmulKernel& kernel : matmul_kernels())
+      if (cpu_supports(kernel.isa) && kernel.run != reference::kMatmul.run) rows.push_back(kernel);
+    tried.assign(rows.size(), 0);
+  }
+  template <typename Work>
+  void each_that_accepts(const MatmulProblem& problem, const Work& work) {
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      if (rows[i].accepts(problem)) {
+        ++tried[i];
+        work(rows[i]);
+      }
+  }
+};
+
+TEST(MatmulRows, IntegersEqualTheReference) {
+  FastRows fast;
+  const std::vector<std::string> weights{"int8:row", "int8:tensor", "int8:row:asym", "int8:block128", "int8:block32:asym", "int8:64x64", "int4:row",
+                                         "int4:block128", "int4:block32:asym", "int4:block64:scale=fp16", "int4:block128:asym:scale=bf16",
+                                         "int4:block32:scale=e8m0", "int2:block64", "int2:block128:asym", "int2:row"};
+  const std::vector<std::string> activations{"int8:row", "int8:tensor", "int8:row:asym", "int8:tensor:asym", "int8:block128", "int8:block64",
+                                             "int8:block32:asym"};
+  const std::vector<DType> outs{DType::kF32, DType::kF32, DType::kI32, DType::kF16, DType::kBf16, DType::kI8, DType::kF8E4m3, DType::kF8E5m2};
+  Random random{std::mt19937(7)};
+  for (int round = 0; round < 1500; ++round) {
+    const Shape sizes = random_sizes(random);
+    const Scheme weight = Scheme::parse(random.one_of(weights)), activation = Scheme::parse(random.one_of(activations));
+    Case c;
+    c.w = prepare(quantize(random.tensor({sizes[1], sizes[2]}), weight));
+    c.xq = quantize(random.tensor({sizes[0], sizes[2]}), activation);
+    c.problem.x = view_of(c.xq);
+    DType out = random.one_of(outs);
+    if (out == DType::kI32 && (varies_along_k(weight, scale_grid(weight, {sizes[1], sizes[2]})) || varies_along_k(activation, c.xq.grid()))) out = DType::kF32;
+    c.finish(sizes, out);
+    random_epilogue(random, c, sizes);
+    const auto wanted = c.run(reference::kMatmul);
+    fast.each_that_accepts(c.problem, [&](const MatmulKernel& kernel) {
+      ASSERT_EQ(c.run(kernel), wanted) << kernel.name << " " << weight.to_string() << " " << activation.to_string() << " " << to_string(sizes) << " "
+                                       << name_of(out);
+    });
+    if (HasFatalFailure()) return;
+  }
+}
+
+/// |got - wanted| <= gamma(K) sum |x||w| + one rounding, element by element; bytes between rows of y stay untouched.
+void expect_within_bound(const Case& c, const Tensor& dense, const std::vector<std::byte>& fast, const std::vector<std::byte>& exact, const std::string& what) {
+  const std::int64_t k = c.problem.k, stride = c.problem.n + 3;
+  const double u = 0x1p-24, gamma = static_cast<double>(k) * u / (1.0 - static_cast<double>(k) * u);
+  for (std::int64_t m = 0; m < c.problem.m; ++m)
+    for (std::int64_t n = 0; n < stride; ++n) {
+      float got, wanted;
+      std::memcpy(&got, fast.data() + (m * stride + n) * 4, 4);
+      std::memcpy(&wanted, exact.data() + (m * stride + n) * 4, 4);
+      if (got == wanted) continue;
+      ASSERT_LT(n, c.problem.n) << what;
+      double magnitude = 0.0;
+      for (std::int64_t i = 0; i < k; ++i) magnitude += std::fabs(static_cast<double>(load_value(c.x.data(), c.x.dtype(), m * k + i)) * dense.as<float>()[n * k + i]);
+      // wanted itself is y64 rounded once; so is got.
+      ASSERT_LE(std::fabs(static_cast<double>(got) - wanted), gamma * magnitude + 2.0 * u * std::fabs(static_cast<double>(wanted))) << what << " " << m << "," << n;
+    }
+}
+
+TEST(MatmulRows, FloatsStayWithinTheBound) {
+  FastRows fast;
+  Random random{std::mt19937(11)};
+  std::vector<Scheme> schemes = standard_schemes();
+  for (const char* text : {"fp9_e4m4:row", "fp16_e7m8:block32", "fp13_e8m4:none", "fp2_e1m0:row", "fp5_e1m3:block16", "nf4:row", "fp6_e3m2:block16", "fp7_e5m1:block64"})
+    schemes.push_back(Scheme::parse(text));
+  for (int round = 0; round < 6; ++round)
+    for (const Scheme& scheme : schemes) {
+      const Shape sizes = random_sizes(random);
+      Case c;
+      const QuantizedTensor w = quantize(random.tensor({sizes[1], sizes[2]}), scheme);
+      c.w = prepare(w);
+      c.x = convert(random.tensor({sizes[0], sizes[2]}), random.one_of<DType>({DType::kF32, DType::kF16, DType::kBf16}));
+      c.problem.x.data = c.x.data();
+      c.problem.x.dtype = c.x.dtype();
+      c.problem.x.row_stride = sizes[2];
+      c.finish(sizes, DType::kF32);
+      const auto exact = c.run(reference::kMatmul);
+      const Tensor dense = dequantize(w);
+      fast.each_that_accepts(c.problem, [&](const MatmulKernel& kernel) {
+        expect_within_bound(c, dense, c.run(kernel), exact, fmt::format("{} {} {}", kernel.name, scheme.to_string(), to_string(sizes)));
+      });
+      if (HasFatalFailure()) return;
+    }
+}
+
+TEST(MatmulRows, DenseWeightsStayWithinTheBound) {
+  FastRows fast;
+  Random random{std::mt19937(12)};
+  for (int round = 0; round < 40; ++round) {
+    const Shape sizes = random_sizes(random);
+    Case c;
+    const Tensor w = convert(random.tensor({sizes[1], sizes[2]}), random.one_of<DType>({DType::kF32, DType::kF16, DType::kBf16}));
+    c.w = prepare(w);
+    c.x = random.tensor({sizes[0], sizes[2]});
+    c.problem.x.data = c.x.data();
+    c.problem.x.row_stride = sizes[2];
+    c.finish(sizes, DType::kF32);
+    const auto exact = c.run(reference::kMatmul);
+    const Tensor dense = convert(w, DType::kF32);
+    fast.each_that_accepts(c.problem, [&](const MatmulKernel& kernel) {
+      expect_within_bound(c, dense, c.run(kernel), exact, fmt::format("{} {}", kernel.name, to_string(sizes)));
+    });
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(MatmulRows, ThreadsDoNotChangeABit) {
+  FastRows fast;
+  Random random{std::mt19937(13)};
+  const int before = omp_get_max_threads();
+  std::vector<std::optional<Scheme>> schemes(standard_schemes().begin(), standard_schemes().end());
+  schemes.push_back(std::nullopt);  // dense fp32
+  for (const std::optional<Scheme>& scheme : schemes)
+    for (const std::int64_t m : {1, 3, 29}) {
+      const Shape sizes{m, 197, 288};
+      Case c;
+      const Tensor values = random.tensor({sizes[1], sizes[2]});
+      c.w = scheme ? prepare(quantize(values, *scheme)) : prepare(values);
+      c.x = random.tensor({sizes[0], sizes[2]});
+      c.finish(sizes, DType::kF32);
+      for (const bool quantized : {false, true}) {
+        if (quantized) {
+          c.xq = quantize(c.x, Scheme::parse("int8:row"));
+          c.problem.x = view_of(c.xq);
+        } else {
+          c.problem.x.data = c.x.data();
+          c.problem.x.row_stride = sizes[2];
+        }
+        fast.each_that_accepts(c.problem, [&](const MatmulKernel& kernel) {
+          omp_set_num_threads(1);
+          const auto one = c.run(kernel);
+          for (const int threads : {2, 3, 7}) {
+            omp_set_num_threads(threads);
+            ASSERT_EQ(c.run(kernel), one) << kernel.name << " " << (scheme ? scheme->to_string() : "fp32") << " " << threads;
+          }
+        });
+        omp_set_num_threads(before);
+        if (HasFatalFailure()) return;
+      }
+    }
+  for (std::size_t i = 0; i < fast.rows.size(); ++i) EXPECT_GT(fast.tried[i], 0) << fast.rows[i].name << " was reached by no case";
+}
+
+}  // namespace
+}  // namespace narrow
