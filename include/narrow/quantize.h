@@ -46,6 +46,7 @@ struct QuantizeOptions {
   /// Static quantization: one scale (and zero point) per grid cell, known beforehand. fp32, contiguous.
   std::optional<Tensor> scales{};
   std::optional<Tensor> zero_points{};  ///< u8
+  std::optional<float> outer_scale{};   ///< of a scheme that has one: the whole tensor's, where x is a part of it
 };
 
 /// The codes and scales of x (fp32, fp16 or bf16, any strides).

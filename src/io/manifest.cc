@@ -1,5 +1,7 @@
 #include "io/manifest.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "io/checkpoint_directory.h"
@@ -22,6 +24,16 @@ bool is_hash(const Json& value) {
   return text.size() == kNoHash.size() && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
+/// So small that no count of bytes or scales made of it can overflow; zeros do not excuse the other dimensions.
+void check_shape(const std::string& name, const Shape& shape) {
+  constexpr std::int64_t kMostElements = std::int64_t{1} << 56;
+  std::int64_t count = 1;
+  for (const std::int64_t dimension : shape) {
+    if (dimension < 0 || (dimension > 0 && count > kMostElements / dimension)) throw InvalidArgument(fmt::format("tensor {} has a shape whose size overflows", in_quotes(name)));
+    count *= std::max<std::int64_t>(dimension, 1);
+  }
+}
+
 Manifest::LogicalTensor parse_tensor(const std::string& name, const Json& json) {
   Manifest::LogicalTensor tensor;
   if (json.contains("scheme")) tensor.scheme = Scheme::parse(json.at("scheme").get<std::string>());
@@ -29,7 +41,7 @@ Manifest::LogicalTensor parse_tensor(const std::string& name, const Json& json) 
     if (!dimension.is_number_unsigned()) throw InvalidArgument(fmt::format("tensor {} has a dimension that is not a whole number", in_quotes(name)));
     tensor.shape.push_back(dimension.get<std::int64_t>());
   }
-  element_count(tensor.shape);
+  check_shape(name, tensor.shape);
   tensor.source_dtype = parse_dtype(json.at("source_dtype").get<std::string>());
   tensor.source_hash = json.at("source_xxh3").get<std::string>();
   if (!is_hash(json.at("source_xxh3"))) throw InvalidArgument(fmt::format("the hash of tensor {} is not one", in_quotes(name)));

@@ -5,7 +5,7 @@
 #include "methods/output_layout.h"
 #include "methods/preflight.h"
 #include "methods/recipe_match.h"
-#include "methods/row_chunks.h"
+#include "methods/whole_scales.h"
 #include "narrow/recipe.h"
 
 namespace narrow {
@@ -20,7 +20,7 @@ std::uint64_t peak_of(const PlannedTensor& tensor, const QuantizeOptions& option
   if (tensor.fate == Fate::kCopy) return std::min(tensor.bytes_before, 2 * kChunkBytes);
   const MatrixShape matrix = as_matrices(tensor.shape);
   std::uint64_t peak = 0;
-  for (const RowChunk& chunk : quantize_chunks(tensor.scheme, options, tensor.shape, tensor.dtype))
+  for (const RowChunk& chunk : plan_reading(tensor.scheme, options, tensor.shape, tensor.dtype).chunks)
     peak = std::max(peak, bytes_of(chunk, matrix, bits_of(tensor.dtype)) + quantized_bytes(tensor.scheme, chunk.shape));
   const std::uint64_t codes = static_cast<std::uint64_t>(matrix.total_rows()) * packed_row_bytes(tensor.scheme, matrix.cols);
   for (const RowChunk& chunk : dequantize_chunks(tensor.scheme, tensor.shape, tensor.dtype)) {

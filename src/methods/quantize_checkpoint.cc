@@ -17,7 +17,7 @@
 #include "methods/output_directory.h"
 #include "methods/preflight.h"
 #include "methods/read_back.h"
-#include "methods/row_chunks.h"
+#include "methods/whole_scales.h"
 #include "narrow/error.h"
 #include "narrow/recipe.h"
 
@@ -37,13 +37,14 @@ namespace fs = std::filesystem;
   throw InvalidArgument(fmt::format("quantize: tensor {}: {}", io::in_quotes(planned.name), error.what()));
 }
 
-void append_parts(io::SafetensorsWriter& writer, const std::vector<io::StoredPart>& parts, const QuantizedTensor& q) {
-  for (const io::StoredPart& part : parts) switch (part.part) {
-      case io::Part::kCodes: writer.append(part.name, q.codes.bytes()); break;
-      case io::Part::kScales: writer.append(part.name, q.scales.bytes()); break;
-      case io::Part::kZeroPoints: writer.append(part.name, q.zero_points.bytes()); break;
-      case io::Part::kOuterScale: writer.append(part.name, std::as_bytes(std::span(&q.outer_scale, 1))); break;
-    }
+/// Runs that share scales (one per tensor or column) write them with the first.
+void append_parts(io::SafetensorsWriter& writer, const std::vector<io::StoredPart>& parts, const QuantizedTensor& q, bool is_first, bool has_new_scales) {
+  for (const io::StoredPart& part : parts) {
+    if (part.part == io::Part::kCodes) writer.append(part.name, q.codes.bytes());
+    if (part.part == io::Part::kScales && has_new_scales) writer.append(part.name, q.scales.bytes());
+    if (part.part == io::Part::kZeroPoints && has_new_scales) writer.append(part.name, q.zero_points.bytes());
+    if (part.part == io::Part::kOuterScale && is_first) writer.append(part.name, std::as_bytes(std::span(&q.outer_scale, 1)));
+  }
 }
 
 /// Quantizes one tensor into the file and returns the hash of its source.
@@ -52,14 +53,23 @@ std::string write_quantized(const Checkpoint& input, const PlannedTensor& planne
   const std::vector<io::StoredPart> parts = io::stored_parts(planned.name, planned.scheme, planned.shape);
   const std::int64_t cols = as_matrices(planned.shape).cols;
   const std::uint64_t row_bytes = static_cast<std::uint64_t>(cols) * static_cast<std::uint64_t>(bits_of(planned.dtype)) / 8;
-  io::Hasher source;
-  for (const RowChunk& chunk : quantize_chunks(planned.scheme, options, planned.shape, planned.dtype)) {
+  const auto read = [&](const RowChunk& chunk) {
     const Tensor rows = Tensor::empty(planned.dtype, chunk.shape);
-    const std::span<std::byte> bytes(rows.data(), rows.byte_size());
-    input.read_bytes(info, static_cast<std::uint64_t>(chunk.first) * row_bytes, bytes);
-    source.add(bytes);
+    input.read_bytes(info, static_cast<std::uint64_t>(chunk.first) * row_bytes, {rows.data(), rows.byte_size()});
+    return rows;
+  };
+  const Reading reading = plan_reading(planned.scheme, options, planned.shape, planned.dtype);
+  std::optional<WholeScales> whole;
+  if (reading.twice) whole.emplace(planned.scheme, planned.shape, reading.chunks, read);
+  io::Hasher source;
+  std::int64_t grid_rows_written = 0;
+  for (const RowChunk& chunk : reading.chunks) {
+    const Tensor rows = read(chunk);
+    source.add({rows.data(), rows.byte_size()});
     try {
-      append_parts(writer, parts, quantize(rows, planned.scheme, options));
+      const QuantizedTensor q = quantize(rows, planned.scheme, whole ? whole->options_for(chunk, options) : options);
+      append_parts(writer, parts, q, chunk.first == 0, chunk.first_grid_row >= grid_rows_written);
+      grid_rows_written = chunk.first_grid_row + chunk.grid_rows;
     } catch (const InvalidArgument& error) {
       explain_failure(planned, rows, chunk.first * cols, error);
     }

@@ -38,7 +38,7 @@ std::int64_t wanted_rows(const MatrixShape& matrix, DType dtype, std::uint64_t c
 }  // namespace
 
 bool quantizes_by_rows(const Scheme& scheme, const QuantizeOptions& options) {
-  if (options.rounding == Rounding::kStochastic || options.scales || scheme.has_outer_scale) return false;
+  if (options.rounding == Rounding::kStochastic || options.scales || (scheme.has_outer_scale && !options.outer_scale)) return false;
   return !scheme.has_scales() || (scheme.granularity.kind == Granularity::Kind::kRectangle && scheme.granularity.rows > 0);
 }
 

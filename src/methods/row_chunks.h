@@ -20,7 +20,7 @@ struct RowChunk {
 
 /// Whether the runs of a tensor can be quantized one by one and give the same codes and scales as the whole.
 bool quantizes_by_rows(const Scheme& scheme, const QuantizeOptions& options);
-/// Runs for quantizing: cut between tiles where quantizes_by_rows, else the whole tensor.
+/// Runs for quantizing: cut between tiles where quantizes_by_rows, else the whole tensor (or see whole_scales.h).
 std::vector<RowChunk> quantize_chunks(const Scheme& scheme, const QuantizeOptions& options, const Shape& shape, DType dtype,
                                       std::uint64_t chunk_bytes = kChunkBytes);
 /// Runs for dequantizing: any scheme can be cut.

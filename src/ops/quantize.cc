@@ -202,6 +202,8 @@ void quantize_into(const Tensor& x, QuantizedTensor& q, const QuantizeOptions& o
     throw InvalidArgument(fmt::format("quantize: {} does not go into a quantized tensor of {}", to_string(x.shape()), to_string(q.shape)));
   require_sizes(q);
   const Scheme& scheme = q.scheme;
+  if (options.outer_scale && (!scheme.has_outer_scale || !(*options.outer_scale > 0.0f) || std::isinf(*options.outer_scale)))
+    throw InvalidArgument(fmt::format("quantize: the outer scale {} does not fit {}", *options.outer_scale, scheme.to_string()));
   const Tensor plain = with_plain_rows(x);
   const MatrixShape matrix = as_matrices(x.shape());
 
@@ -233,7 +235,7 @@ void quantize_into(const Tensor& x, QuantizedTensor& q, const QuantizeOptions& o
   if (single || scheme.has_outer_scale) {
     stats = for_each_tile(split_tiles(problem.grid, problem.rows, problem.cols, true), measure);
     measured = true;
-    if (scheme.has_outer_scale) q.outer_scale = problem.outer_scale = outer_scale_from_amax(scheme, stats.amax);
+    if (scheme.has_outer_scale) q.outer_scale = problem.outer_scale = options.outer_scale.value_or(outer_scale_from_amax(scheme, stats.amax));
     if (single) make_single_scale(problem, stats);
   }
   const bool separately = !measured && (problem.scales_given || !scheme.has_scales());

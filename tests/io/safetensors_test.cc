@@ -1,6 +1,10 @@
 // The writer's bytes and the reader's values.
 #include "io/safetensors_writer.h"
 
+#include <sys/resource.h>
+
+#include <csignal>
+
 #include "io/files.h"
 #include "io/text.h"
 #include "narrow/error.h"
@@ -94,6 +98,25 @@ TEST(SafetensorsWriter, LeavesNothingBehindWhereItFails) {
   }
   EXPECT_EQ(test::read_bytes(place / "old.safetensors"), "old");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(place.path()), {}), 1);
+}
+
+TEST(SafetensorsWriter, AFullDiskIsAnErrorWithTheOffset) {
+  const test::TemporaryDirectory place;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{4096, before.rlim_max};  // a file that may not grow stands for a disk without space
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  std::string sentence;
+  try {
+    write_safetensors(place / "a.safetensors", {{"w", test::random_values(DType::kF32, {64, 64}, 1)}});
+  } catch (const IoError& error) {
+    sentence = error.what();
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  test::expect_sentence(sentence, "offset 4096 failed");
+  EXPECT_TRUE(std::filesystem::is_empty(place.path()));
 }
 
 TEST(Text, Utf8) {

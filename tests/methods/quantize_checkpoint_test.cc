@@ -5,10 +5,11 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <set>
 
 #include "io/files.h"
-#include "methods/row_chunks.h"
 #include "methods/value_check.h"
+#include "methods/whole_scales.h"
 #include "narrow/error.h"
 #include "narrow/recipe.h"
 #include "ops/error_accumulator.h"
@@ -342,18 +343,30 @@ TEST(DequantizeCheckpoint, GivesAPlainOne) {
 }
 
 TEST(RowChunks, GiveTheBytesOfTheWhole) {
+  std::set<std::string> cut_schemes;
   for (const Scheme& scheme : standard_schemes())
     for (const Shape& shape : {Shape{300}, Shape{150, 40}, Shape{3, 70, 24}, Shape{2, 2, 5, 16}, Shape{0, 8}, Shape{8, 0}}) {
       const Tensor x = test::random_values(DType::kF32, shape, 3);
       const QuantizedTensor whole = quantize(x, scheme);
-      std::vector<std::byte> codes, scales;
+      std::vector<std::byte> codes, scales, zero_points;
       const std::int64_t cols = as_matrices(shape).cols;
-      for (const RowChunk& chunk : quantize_chunks(scheme, {}, shape, DType::kF32, 3000)) {
-        const QuantizedTensor q = quantize(Tensor::borrow(x.as<float>() + chunk.first * cols, DType::kF32, chunk.shape), scheme);
+      const auto rows_of = [&](const RowChunk& chunk) { return Tensor::borrow(x.as<float>() + chunk.first * cols, DType::kF32, chunk.shape); };
+      const Reading reading = plan_reading(scheme, {}, shape, DType::kF32, 3000);
+      std::optional<WholeScales> whole_scales;
+      if (reading.twice) whole_scales.emplace(scheme, shape, reading.chunks, rows_of);
+      std::int64_t grid_rows = 0;
+      for (const RowChunk& chunk : reading.chunks) {
+        const QuantizedTensor q = quantize(rows_of(chunk), scheme, whole_scales ? whole_scales->options_for(chunk, {}) : QuantizeOptions{});
         codes.insert(codes.end(), q.codes.bytes().begin(), q.codes.bytes().end());
+        EXPECT_EQ(q.outer_scale, whole.outer_scale);
+        if (chunk.first_grid_row < grid_rows) continue;  // they share the run's before
         scales.insert(scales.end(), q.scales.bytes().begin(), q.scales.bytes().end());
+        zero_points.insert(zero_points.end(), q.zero_points.bytes().begin(), q.zero_points.bytes().end());
+        grid_rows = chunk.first_grid_row + chunk.grid_rows;
       }
+      if (reading.chunks.size() > 1) cut_schemes.insert(scheme.to_string());
       EXPECT_TRUE(same(codes, whole.codes.bytes())) << scheme.to_string() << to_string(shape);
+      EXPECT_TRUE(same(zero_points, whole.zero_points.bytes())) << scheme.to_string() << to_string(shape);
       EXPECT_TRUE(same(scales, whole.scales.bytes())) << scheme.to_string() << to_string(shape);
       std::int64_t rows = 0;
       for (const RowChunk& chunk : dequantize_chunks(scheme, shape, DType::kF32, 3000)) {
@@ -363,6 +376,7 @@ TEST(RowChunks, GiveTheBytesOfTheWhole) {
       }
       EXPECT_EQ(rows, as_matrices(shape).total_rows());
     }
+  EXPECT_EQ(cut_schemes.size(), standard_schemes().size());  // none of them needs a large tensor in one piece
 }
 
 TEST(ErrorAccumulator, DoesNotDependOnTheCut) {
