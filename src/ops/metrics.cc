@@ -60,6 +60,13 @@ Tensor convert(const Tensor& x_any, DType dtype, Overflow overflow) {
   if (x.dtype() == dtype) return x;
   Tensor y = Tensor::empty(dtype, x.shape());
   const std::int64_t count = x.size();
+  if (x.dtype() == DType::kBf16 && dtype == DType::kF32) {  // the type most weights come in: a shift
+    const std::uint16_t* from = x.as<std::uint16_t>();
+    std::uint32_t* to = y.as<std::uint32_t>();
+#pragma omp parallel for schedule(static)
+    for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<std::uint32_t>(from[i]) << 16;
+    return y;
+  }
 #pragma omp parallel for schedule(static)
   for (std::int64_t i = 0; i < count; ++i) store_value(y.data(), dtype, i, load_value(x.data(), x.dtype(), i), overflow);
   return y;
