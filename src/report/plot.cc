@@ -58,7 +58,8 @@ std::string value_line(const Style& style, const std::vector<double>& values, Ax
   } else {
     const int first = static_cast<int>(std::ceil(ruler.low)), last = static_cast<int>(std::floor(ruler.high));
     const int step = std::max(1, (last - first) / std::max(1, static_cast<int>(width / 10)));
-    for (int exponent = first; exponent <= last; exponent += step) place_label(labels, fmt::format("2^{}", exponent), ruler.column(exponent));
+    for (int exponent = first; exponent <= last; exponent += step)
+      place_label(labels, fmt::format("2^{}", exponent), ruler.column(exponent));
   }
   labels.erase(labels.find_last_not_of(' ') + 1);
   return line + "\n" + painted(style, Paint::kDim, labels) + "\n";
@@ -76,8 +77,8 @@ std::string histogram_bars(const Style& style, const Histogram& histogram, std::
     const double share = tallest > 0.0 ? height(histogram.bins[i]) / tallest : 0.0;
     std::string bar = bar_text(style, share, width);
     if (!style.unicode) std::replace(bar.begin(), bar.end(), '.', ' ');
-    text += fmt::format("{:>11}  {}  {}\n", value_text(histogram.low + (static_cast<double>(i) + 0.5) * step), painted(style, Paint::kAccent, bar),
-                        count_text(histogram.bins[i]));
+    text += fmt::format("{:>11}  {}  {}\n", value_text(histogram.low + (static_cast<double>(i) + 0.5) * step),
+                        painted(style, Paint::kAccent, bar), count_text(histogram.bins[i]));
   }
   return text;
 }

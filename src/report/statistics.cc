@@ -29,8 +29,10 @@ void decode_values(const Format& format, const Tensor& x, std::int64_t begin, st
 /// Elements [begin, begin + count) of a contiguous tensor.
 void load_values(const Tensor& x, std::int64_t begin, std::int64_t count, double* out) {
   switch (x.dtype()) {
-    case DType::kF32: return copy_values<float>(x, begin, count, out);
-    case DType::kF64: return copy_values<double>(x, begin, count, out);
+    case DType::kF32:
+      return copy_values<float>(x, begin, count, out);
+    case DType::kF64:
+      return copy_values<double>(x, begin, count, out);
     case DType::kF16:
       for (std::int64_t i = 0; i < count; ++i) out[i] = load_value(x.data(), DType::kF16, begin + i);
       return;
@@ -38,18 +40,30 @@ void load_values(const Tensor& x, std::int64_t begin, std::int64_t count, double
       for (std::int64_t i = 0; i < count; ++i) out[i] = load_value(x.data(), DType::kBf16, begin + i);
       return;
     case DType::kBool:
-    case DType::kU8: return copy_values<std::uint8_t>(x, begin, count, out);
-    case DType::kI8: return copy_values<std::int8_t>(x, begin, count, out);
-    case DType::kI16: return copy_values<std::int16_t>(x, begin, count, out);
-    case DType::kU16: return copy_values<std::uint16_t>(x, begin, count, out);
-    case DType::kI32: return copy_values<std::int32_t>(x, begin, count, out);
-    case DType::kU32: return copy_values<std::uint32_t>(x, begin, count, out);
-    case DType::kI64: return copy_values<std::int64_t>(x, begin, count, out);
-    case DType::kU64: return copy_values<std::uint64_t>(x, begin, count, out);
-    case DType::kF8E4m3: return decode_values(kFp8E4m3, x, begin, count, out);
-    case DType::kF8E5m2: return decode_values(kFp8E5m2, x, begin, count, out);
-    case DType::kF8E8m0: return decode_values(kE8m0, x, begin, count, out);
-    default: throw InvalidArgument(fmt::format("values of type {} cannot be measured", name_of(x.dtype())));
+    case DType::kU8:
+      return copy_values<std::uint8_t>(x, begin, count, out);
+    case DType::kI8:
+      return copy_values<std::int8_t>(x, begin, count, out);
+    case DType::kI16:
+      return copy_values<std::int16_t>(x, begin, count, out);
+    case DType::kU16:
+      return copy_values<std::uint16_t>(x, begin, count, out);
+    case DType::kI32:
+      return copy_values<std::int32_t>(x, begin, count, out);
+    case DType::kU32:
+      return copy_values<std::uint32_t>(x, begin, count, out);
+    case DType::kI64:
+      return copy_values<std::int64_t>(x, begin, count, out);
+    case DType::kU64:
+      return copy_values<std::uint64_t>(x, begin, count, out);
+    case DType::kF8E4m3:
+      return decode_values(kFp8E4m3, x, begin, count, out);
+    case DType::kF8E5m2:
+      return decode_values(kFp8E5m2, x, begin, count, out);
+    case DType::kF8E8m0:
+      return decode_values(kE8m0, x, begin, count, out);
+    default:
+      throw InvalidArgument(fmt::format("values of type {} cannot be measured", name_of(x.dtype())));
   }
 }
 
@@ -92,7 +106,8 @@ Moments measure_chunk(double* values, std::int64_t count) {
   std::int64_t finite = 0;
   for (std::int64_t i = 0; i < count; ++i) finite += std::fabs(values[i]) <= std::numeric_limits<double>::max() ? 1 : 0;
   if (finite < count) {
-    for (std::int64_t i = 0; i < count; ++i) (std::isnan(values[i]) ? moments.nans : moments.infinities) += std::isfinite(values[i]) ? 0 : 1;
+    for (std::int64_t i = 0; i < count; ++i)
+      (std::isnan(values[i]) ? moments.nans : moments.infinities) += std::isfinite(values[i]) ? 0 : 1;
     std::remove_if(values, values + count, [](double value) { return !std::isfinite(value); });
   }
   for (std::int64_t i = 0; i < finite; ++i) {
@@ -117,9 +132,11 @@ Moments joined(const Moments& a, const Moments& b) {
   const double delta = b.mean - a.mean, step = delta / m.count, product = a.count * b.count;
   m.mean = a.mean + step * b.count;
   m.second = a.second + b.second + delta * step * product;
-  m.third = a.third + b.third + delta * step * step * product * (a.count - b.count) + 3.0 * step * (a.count * b.second - b.count * a.second);
+  m.third =
+      a.third + b.third + delta * step * step * product * (a.count - b.count) + 3.0 * step * (a.count * b.second - b.count * a.second);
   m.fourth = a.fourth + b.fourth + delta * step * step * step * product * (a.count * a.count - product + b.count * b.count) +
-             6.0 * step * step * (a.count * a.count * b.second + b.count * b.count * a.second) + 4.0 * step * (a.count * b.third - b.count * a.third);
+             6.0 * step * step * (a.count * a.count * b.second + b.count * b.count * a.second) +
+             4.0 * step * (a.count * b.third - b.count * a.third);
   return m;
 }
 
@@ -139,8 +156,8 @@ void raise_columns(const double* values, std::int64_t begin, std::int64_t count,
 }  // namespace
 
 bool is_measurable(DType dtype) {
-  return dtype != DType::kC64 && dtype != DType::kF4 && dtype != DType::kF6E2m3 && dtype != DType::kF6E3m2 &&
-         dtype != DType::kF8E4m3Fnuz && dtype != DType::kF8E5m2Fnuz;
+  return dtype != DType::kC64 && dtype != DType::kF4 && dtype != DType::kF6E2m3 && dtype != DType::kF6E3m2 && dtype != DType::kF8E4m3Fnuz &&
+         dtype != DType::kF8E5m2Fnuz;
 }
 
 Statistics measure(const Tensor& x_any) {
@@ -165,7 +182,8 @@ Statistics measure(const Tensor& x_any) {
       parts[static_cast<std::size_t>(i)] = measure_chunk(values.data(), size);
     }
 #pragma omp critical  // a maximum does not depend on the order
-    for (std::size_t col = 0; col < columns.size(); ++col) statistics.column_amax[col] = std::max(statistics.column_amax[col], columns[col]);
+    for (std::size_t col = 0; col < columns.size(); ++col)
+      statistics.column_amax[col] = std::max(statistics.column_amax[col], columns[col]);
   }
   Moments all = parts.front();
   for (std::size_t i = 1; i < parts.size(); ++i) all = joined(all, parts[i]);
@@ -191,7 +209,8 @@ OutlierColumns outlier_columns(const std::vector<double>& column_amax, double fa
   result.median = *middle;
   if (result.median <= 0.0) return result;
   for (std::size_t col = 0; col < column_amax.size(); ++col)
-    if (column_amax[col] > factor * result.median) result.found.emplace_back(static_cast<std::int64_t>(col), column_amax[col] / result.median);
+    if (column_amax[col] > factor * result.median)
+      result.found.emplace_back(static_cast<std::int64_t>(col), column_amax[col] / result.median);
   std::stable_sort(result.found.begin(), result.found.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
   return result;
 }

@@ -15,19 +15,19 @@ bool is_measurable(DType dtype);
 
 /// Over the finite values; a tensor without one has zeros throughout.
 struct Statistics {
-  std::int64_t count = 0;      ///< of all elements
+  std::int64_t count = 0;  ///< of all elements
   std::int64_t nans = 0, infinities = 0, zeros = 0;
   double minimum = 0.0, maximum = 0.0, amax = 0.0;
   double mean = 0.0, deviation = 0.0;
-  double kurtosis = 0.0;       ///< E(x - mean)^4 / variance^2: 3 for a normal distribution, more for heavier tails
+  double kurtosis = 0.0;            ///< E(x - mean)^4 / variance^2: 3 for a normal distribution, more for heavier tails
   std::vector<double> column_amax;  ///< of a matrix [.., rows, cols], one per column; empty for rank 0 and 1
 };
 Statistics measure(const Tensor& x);
 
 /// Columns (input channels of a weight, features of an activation) whose amax is over `factor` times the median one.
 struct OutlierColumns {
-  double median = 0.0;                                  ///< of the columns' amax
-  std::vector<std::pair<std::int64_t, double>> found;   ///< index and amax / median, largest first
+  double median = 0.0;                                 ///< of the columns' amax
+  std::vector<std::pair<std::int64_t, double>> found;  ///< index and amax / median, largest first
 };
 OutlierColumns outlier_columns(const std::vector<double>& column_amax, double factor);
 

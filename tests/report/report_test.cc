@@ -141,8 +141,8 @@ TEST(StatisticsTest, LeaveOutWhatIsNotFinite) {
 }
 
 TEST(StatisticsTest, ReadEveryMeasurableType) {
-  for (const DType dtype : {DType::kBool, DType::kU8, DType::kI8, DType::kF8E5m2, DType::kF8E4m3, DType::kF8E8m0, DType::kI16, DType::kU16, DType::kF16,
-                            DType::kBf16, DType::kI32, DType::kU32, DType::kF32, DType::kF64, DType::kI64, DType::kU64}) {
+  for (const DType dtype : {DType::kBool, DType::kU8, DType::kI8, DType::kF8E5m2, DType::kF8E4m3, DType::kF8E8m0, DType::kI16, DType::kU16,
+                            DType::kF16, DType::kBf16, DType::kI32, DType::kU32, DType::kF32, DType::kF64, DType::kI64, DType::kU64}) {
     ASSERT_TRUE(is_measurable(dtype));
     Tensor x = Tensor::empty(dtype, {4});
     std::fill_n(x.data(), x.byte_size(), std::byte{0});

@@ -119,8 +119,8 @@ TEST_F(CommandTest, FormatsShowsOneFormatWithItsCodes) {
   ASSERT_EQ(fp6["codes"].size(), 64u);
   EXPECT_EQ(fp6["codes"][31]["value"], 28.0);
   EXPECT_EQ(fp6["codes"][31]["bits"], "0|111|11");
-  for (const char* name : {"fp6_e3m2", "fp7_e3m3", "fp12_e5m6", "fp32", "int4", "uint8", "int1", "nf4", "e8m0", "fp4_e3m0", "nvfp4", "msfp12",
-                           "mxint8", "int4:block128:asym", "int8:tensor"}) {
+  for (const char* name : {"fp6_e3m2", "fp7_e3m3", "fp12_e5m6", "fp32", "int4", "uint8", "int1", "nf4", "e8m0", "fp4_e3m0", "nvfp4",
+                           "msfp12", "mxint8", "int4:block128:asym", "int8:tensor"}) {
     const Outcome outcome = narrow({"formats", name});
     EXPECT_EQ(outcome.code, 0) << name << outcome.err;
     EXPECT_THAT(outcome.out, HasSubstr(std::string(name).substr(0, 3)));
@@ -270,7 +270,8 @@ TEST_F(CommandTest, VerifyNamesTheDamagedTensor) {
 
 TEST_F(CommandTest, CompareReportsWhatCannotBeCompared) {
   fs::create_directories(folder_ / "other");
-  write_safetensors(folder_ / "other" / "model.safetensors", {{"lm_head.weight", values({16, 64}, DType::kBf16, 0.0f)}, {"extra", values({4}, DType::kF32, 0.0f)}});
+  write_safetensors(folder_ / "other" / "model.safetensors",
+                    {{"lm_head.weight", values({16, 64}, DType::kBf16, 0.0f)}, {"extra", values({4}, DType::kF32, 0.0f)}});
   const Outcome outcome = narrow({"compare", model(), path("other"), "--json"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_EQ(json::parse(outcome.out)["problems"].size(), 6u);
@@ -331,12 +332,18 @@ TEST_F(CommandTest, HelpAndVersion) {
 }
 
 TEST_F(CommandTest, PipesGetPlainText) {
-  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
-           {"formats"}, {"formats", "fp6_e3m2"}, {"kernels"}, {"inspect", model()}, {"plan", model(), "nvfp4"}, {"quantize", model(), path("out"), "nvfp4"},
-           {"compare", model(), path("out")}, {"verify", path("out")}}) {
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{{"formats"},
+                                                                                     {"formats", "fp6_e3m2"},
+                                                                                     {"kernels"},
+                                                                                     {"inspect", model()},
+                                                                                     {"plan", model(), "nvfp4"},
+                                                                                     {"quantize", model(), path("out"), "nvfp4"},
+                                                                                     {"compare", model(), path("out")},
+                                                                                     {"verify", path("out")}}) {
     const Outcome outcome = narrow(words);
     EXPECT_EQ(outcome.code, 0) << outcome.err;
-    for (const char letter : outcome.out + outcome.err) ASSERT_TRUE(letter == '\n' || (letter >= ' ' && letter <= '~')) << words[0] << int{letter};
+    for (const char letter : outcome.out + outcome.err)
+      ASSERT_TRUE(letter == '\n' || (letter >= ' ' && letter <= '~')) << words[0] << int{letter};
     if (words[0] == "quantize") {
       EXPECT_THAT(outcome.err, HasSubstr("quantize 1/10 "));  // five tensors, written and verified
       EXPECT_THAT(outcome.err, HasSubstr("ETA"));
@@ -359,7 +366,8 @@ TEST_F(CommandTest, TerminalsGetColourAndABar) {
     std::istringstream lines(test::run_on_terminal(command({"inspect", model(), "--no-color"}), width).out);
     for (std::string line; std::getline(lines, line);) {
       const std::string last = line.substr(line.rfind('\r', line.size() - 2) + 1);  // after the bar
-      const auto columns = std::count_if(last.begin(), last.end(), [](char letter) { return (static_cast<unsigned char>(letter) & 0xC0u) != 0x80u; });
+      const auto columns =
+          std::count_if(last.begin(), last.end(), [](char letter) { return (static_cast<unsigned char>(letter) & 0xC0u) != 0x80u; });
       EXPECT_LE(columns, width + 1) << last;
     }
   }
@@ -374,7 +382,8 @@ TEST_F(CommandTest, AReaderThatLeavesIsNoError) {
 
 TEST_F(CommandTest, InterruptLeavesNothingBehind) {
   std::map<std::string, Tensor> tensors;
-  for (int i = 0; i < 400; ++i) tensors["model.layers." + std::to_string(i) + ".mlp.up_proj.weight"] = values({32, 64}, DType::kBf16, static_cast<float>(i));
+  for (int i = 0; i < 400; ++i)
+    tensors["model.layers." + std::to_string(i) + ".mlp.up_proj.weight"] = values({32, 64}, DType::kBf16, static_cast<float>(i));
   fs::create_directories(folder_ / "many");
   write_safetensors(folder_ / "many" / "model.safetensors", tensors);
   for (const int signal : {SIGINT, SIGTERM}) {

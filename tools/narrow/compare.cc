@@ -26,7 +26,7 @@ struct CompareOptions {
 
 struct Compared {
   std::string name;
-  std::string scheme;             ///< of the quantized side; empty where both are plain
+  std::string scheme;  ///< of the quantized side; empty where both are plain
   ErrorMetrics error;
   std::optional<double> clipped;  ///< where one side is quantized
 };
@@ -43,7 +43,8 @@ Tensor values_of(const Checkpoint& checkpoint, const std::string& name) {
 }
 
 bool same_bytes(const Tensor& a, const Tensor& b) {
-  return a.dtype() == b.dtype() && a.byte_size() == b.byte_size() && (a.byte_size() == 0 || std::memcmp(a.data(), b.data(), a.byte_size()) == 0);
+  return a.dtype() == b.dtype() && a.byte_size() == b.byte_size() &&
+         (a.byte_size() == 0 || std::memcmp(a.data(), b.data(), a.byte_size()) == 0);
 }
 
 void compare_tensor(const Checkpoint& a, const Checkpoint& b, const std::string& name, Comparison& result) {
@@ -53,8 +54,10 @@ void compare_tensor(const Checkpoint& a, const Checkpoint& b, const std::string&
   }
   const Tensor x = values_of(a, name), y = values_of(b, name);
   if (!is_floating(x.dtype()) || !is_floating(y.dtype())) {
-    if (same_bytes(x, y)) ++result.identical;
-    else result.problems.push_back(fmt::format("{}: {} and {} of other bytes", name, name_of(x.dtype()), name_of(y.dtype())));
+    if (same_bytes(x, y))
+      ++result.identical;
+    else
+      result.problems.push_back(fmt::format("{}: {} and {} of other bytes", name, name_of(x.dtype()), name_of(y.dtype())));
     return;
   }
   Compared compared;
@@ -75,13 +78,17 @@ Comparison compare_all(Context& context, const Checkpoint& a, const Checkpoint& 
   Comparison result;
   const std::vector<std::string> names = a.names();
   std::uint64_t total = 0, done = 0;
-  const auto bytes_of = [&](const std::string& name) { return static_cast<std::uint64_t>(element_count(a.shape(name))) * static_cast<std::uint64_t>(bits_of(a.dtype(name))) / 8; };
+  const auto bytes_of = [&](const std::string& name) {
+    return static_cast<std::uint64_t>(element_count(a.shape(name))) * static_cast<std::uint64_t>(bits_of(a.dtype(name))) / 8;
+  };
   for (const std::string& name : names) total += bytes_of(name);
   const auto mode = context.err_is_terminal ? context.progress_mode() : report::ProgressMode::kNone;
   report::Progress progress(stderr, mode, context.err, "compare", static_cast<std::int64_t>(names.size()));
   for (const std::string& name : names) {
-    if (b.contains(name)) compare_tensor(a, b, name, result);
-    else result.problems.push_back(fmt::format("{}: only in A", name));
+    if (b.contains(name))
+      compare_tensor(a, b, name, result);
+    else
+      result.problems.push_back(fmt::format("{}: only in A", name));
     done += bytes_of(name);
     progress.update(name, "", done, total);
   }
@@ -109,8 +116,14 @@ void run_compare(Context& context, const CompareOptions& options) {
   const Comparison result = compare_all(context, a, b);
   const double sqnr = total_sqnr(result.tensors);
   Json tensors = Json::array();
-  report::Table table({{"tensor, worst first", Align::kLeft, true}, {"scheme"}, {"SQNR", Align::kRight}, {"max", Align::kRight}, {"RMS", Align::kRight},
-                       {"clipped", Align::kRight}, {"mean", Align::kRight, false, true}, {"cosine", Align::kRight, false, true}});
+  report::Table table({{"tensor, worst first", Align::kLeft, true},
+                       {"scheme"},
+                       {"SQNR", Align::kRight},
+                       {"max", Align::kRight},
+                       {"RMS", Align::kRight},
+                       {"clipped", Align::kRight},
+                       {"mean", Align::kRight, false, true},
+                       {"cosine", Align::kRight, false, true}});
   for (const Compared& tensor : result.tensors) {
     Json object{{"name", tensor.name}, {"scheme", tensor.scheme.empty() ? Json(nullptr) : Json(tensor.scheme)}};
     object.update(report::error_object(tensor.error));
@@ -118,14 +131,26 @@ void run_compare(Context& context, const CompareOptions& options) {
     tensors.push_back(std::move(object));
     const ErrorMetrics& error = tensor.error;
     if (error.max_absolute == 0.0) continue;
-    table.add({tensor.name, {tensor.scheme.empty() ? "-" : tensor.scheme, tensor.scheme.empty() ? Paint::kDim : Paint::kAccent}, report::decibel_text(error.sqnr_db),
-               report::value_text(error.max_absolute), report::value_text(error.rms), tensor.clipped ? report::percent_text(*tensor.clipped) : "-",
-               report::value_text(error.mean_absolute), fmt::format("{:.6f}", error.cosine)});
+    table.add({tensor.name,
+               {tensor.scheme.empty() ? "-" : tensor.scheme, tensor.scheme.empty() ? Paint::kDim : Paint::kAccent},
+               report::decibel_text(error.sqnr_db),
+               report::value_text(error.max_absolute),
+               report::value_text(error.rms),
+               tensor.clipped ? report::percent_text(*tensor.clipped) : "-",
+               report::value_text(error.mean_absolute),
+               fmt::format("{:.6f}", error.cosine)});
   }
-  context.answer(Json{{"a", options.a}, {"b", options.b}, {"sqnr_db", report::number(sqnr)}, {"identical", result.identical}, {"problems", result.problems}, {"tensors", tensors}});
+  context.answer(Json{{"a", options.a},
+                      {"b", options.b},
+                      {"sqnr_db", report::number(sqnr)},
+                      {"identical", result.identical},
+                      {"problems", result.problems},
+                      {"tensors", tensors}});
   if (table.row_count() > 0) context.print(table.render(context.out) + "\n");
-  context.print(fmt::format("{} tensors differ, SQNR over their values {}; {} are identical\n", table.row_count(), report::decibel_text(sqnr), result.identical));
-  for (const std::string& problem : result.problems) context.print(fmt::format("{}  {}\n", report::painted(context.out, Paint::kBad, "not comparable"), problem));
+  context.print(fmt::format("{} tensors differ, SQNR over their values {}; {} are identical\n", table.row_count(),
+                            report::decibel_text(sqnr), result.identical));
+  for (const std::string& problem : result.problems)
+    context.print(fmt::format("{}  {}\n", report::painted(context.out, Paint::kBad, "not comparable"), problem));
   if (!result.problems.empty()) context.exit_code = kCheckFailed;
 }
 
@@ -133,8 +158,7 @@ void run_compare(Context& context, const CompareOptions& options) {
 
 void add_compare(CLI::App& app, Context& context) {
   auto options = std::make_shared<CompareOptions>();
-  CLI::App* command = add_command(app, "compare", "Show the error of B against A, tensor by tensor",
-                                  "  narrow compare model/ small/\n");
+  CLI::App* command = add_command(app, "compare", "Show the error of B against A, tensor by tensor", "  narrow compare model/ small/\n");
   command->add_option("A", options->a, "The reference: a checkpoint, plain or quantized")->type_name("")->required();
   command->add_option("B", options->b, "The other one, plain or quantized")->type_name("")->required();
   command->callback([&context, options] { context.run = [&context, options] { run_compare(context, *options); }; });

@@ -45,9 +45,8 @@ report::Style style_of(int descriptor, bool allow_color) {
 }  // namespace
 
 bool Context::has_argument(std::string_view name) const {
-  return std::any_of(arguments.begin(), arguments.end(), [&](const std::string& argument) {
-    return argument == name || argument.starts_with(std::string(name) + "=");
-  });
+  return std::any_of(arguments.begin(), arguments.end(),
+                     [&](const std::string& argument) { return argument == name || argument.starts_with(std::string(name) + "="); });
 }
 
 report::ProgressMode Context::progress_mode() const {

@@ -16,7 +16,7 @@ namespace narrow::command {
 /// Documented in `narrow --help` and docs/command.md.
 enum ExitCode : int {
   kOk = 0,
-  kCheckFailed = 1,   ///< the command ran, and what it checked is not right
+  kCheckFailed = 1,  ///< the command ran, and what it checked is not right
   kWrongUsage = 2,
   kBadFile = 3,
   kInputOutput = 4,
@@ -37,7 +37,7 @@ struct Context {
   std::function<void()> run;           ///< the chosen command
   report::Style out, err;
   bool err_is_terminal = false;
-  std::string output;                  ///< written to standard output once the command is through
+  std::string output;  ///< written to standard output once the command is through
   int exit_code = kOk;
 
   /// Text for people: nothing with --json or --quiet.

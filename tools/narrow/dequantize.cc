@@ -39,9 +39,14 @@ void run_dequantize(Context& context, const DequantizeOptions& options) {
   std::uint64_t bytes = 0;
   const Checkpoint written = open_checkpoint(options.output);
   for (const TensorInfo& tensor : written.stored()) bytes += tensor.byte_size();
-  context.answer(report::Json{{"input", options.input}, {"output", options.output}, {"dtype", options.dtype}, {"tensors", written.stored().size()}, {"bytes", bytes}, {"seconds", seconds}});
-  context.print(fmt::format("{}  {} tensors, {} in {}, {}\n", report::painted(context.out, report::Paint::kGood, options.output), written.stored().size(),
-                            report::bytes_text(bytes), options.dtype, report::duration_text(seconds)));
+  context.answer(report::Json{{"input", options.input},
+                              {"output", options.output},
+                              {"dtype", options.dtype},
+                              {"tensors", written.stored().size()},
+                              {"bytes", bytes},
+                              {"seconds", seconds}});
+  context.print(fmt::format("{}  {} tensors, {} in {}, {}\n", report::painted(context.out, report::Paint::kGood, options.output),
+                            written.stored().size(), report::bytes_text(bytes), options.dtype, report::duration_text(seconds)));
 }
 
 }  // namespace

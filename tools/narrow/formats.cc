@@ -26,14 +26,20 @@ constexpr int kMostDrawnBits = 16;
 constexpr std::size_t kPipeWidth = 100;
 
 /// MSFP elements have no hidden one: an even grid, like an integer's.
-bool is_even_grid(const Format& format) { return format.is_integer() || (format.is_float() && format.exponent_bits == 1 && format.bias == 1); }
+bool is_even_grid(const Format& format) {
+  return format.is_integer() || (format.is_float() && format.exponent_bits == 1 && format.bias == 1);
+}
 
 std::string kind_text(const Format& format) {
   switch (format.kind) {
-    case FormatKind::kFloat: return is_even_grid(format) ? "sign and magnitude" : "float";
-    case FormatKind::kInteger: return format.is_signed ? "integer" : "unsigned integer";
-    case FormatKind::kCodebook: return "codebook";
-    case FormatKind::kExponent: return "power of two";
+    case FormatKind::kFloat:
+      return is_even_grid(format) ? "sign and magnitude" : "float";
+    case FormatKind::kInteger:
+      return format.is_signed ? "integer" : "unsigned integer";
+    case FormatKind::kCodebook:
+      return "codebook";
+    case FormatKind::kExponent:
+      return "power of two";
   }
   return "";
 }
@@ -72,11 +78,16 @@ std::string scaling_text(const Scheme& scheme) {
   if (!scheme.has_scales()) return "no scale";
   const auto& [kind, rows, cols] = scheme.granularity;
   std::string text = fmt::format("{} scale", name_of(scheme.scale));
-  if (kind == Granularity::Kind::kTensor) text += " per tensor";
-  else if (rows == 1 && cols == 0) text += " per row";
-  else if (rows == 0 && cols == 1) text += " per column";
-  else if (rows == 1) text += fmt::format(" per {} values", cols);
-  else text += fmt::format(" per {}x{} tile", rows, cols);
+  if (kind == Granularity::Kind::kTensor)
+    text += " per tensor";
+  else if (rows == 1 && cols == 0)
+    text += " per row";
+  else if (rows == 0 && cols == 1)
+    text += " per column";
+  else if (rows == 1)
+    text += fmt::format(" per {} values", cols);
+  else
+    text += fmt::format(" per {}x{} tile", rows, cols);
   if (scheme.asymmetric) text += ", zero point";
   if (scheme.has_outer_scale) text += ", fp32 scale per tensor";
   return text;
@@ -108,19 +119,33 @@ Json scheme_object(const std::string& name, const Scheme& scheme) {
 
 void list_formats(Context& context) {
   Json list = Json::array();
-  report::Table formats({{"format"}, {"kind"}, {"bits", Align::kRight}, {"max", Align::kRight}, {"min normal", Align::kRight},
-                         {"min subnormal", Align::kRight}, {"precision", Align::kRight}, {"specials"}});
+  report::Table formats({{"format"},
+                         {"kind"},
+                         {"bits", Align::kRight},
+                         {"max", Align::kRight},
+                         {"min normal", Align::kRight},
+                         {"min subnormal", Align::kRight},
+                         {"precision", Align::kRight},
+                         {"specials"}});
   for (const auto& [name, format] : kNamedFormats) {
     list.push_back(format_object(std::string(name), format));
-    formats.add({{std::string(name), Paint::kAccent}, kind_text(format), std::to_string(format.bits), largest_text(format),
-                 report::power_text(smallest_normal(format)), has_subnormals(format) ? report::power_text(format.smallest_positive()) : "-",
-                 precision_text(format), specials_text(format)});
+    formats.add({{std::string(name), Paint::kAccent},
+                 kind_text(format),
+                 std::to_string(format.bits),
+                 largest_text(format),
+                 report::power_text(smallest_normal(format)),
+                 has_subnormals(format) ? report::power_text(format.smallest_positive()) : "-",
+                 precision_text(format),
+                 specials_text(format)});
   }
   report::Table blocks({{"block format"}, {"element"}, {"bits/weight", Align::kRight}, {"element max", Align::kRight}, {"scaling"}});
   for (const auto& [name, scheme] : block_formats()) {
     list.push_back(scheme_object(std::string(name), scheme));
-    blocks.add({{std::string(name), Paint::kAccent}, name_of(scheme.element), report::value_text(bits_per_weight(scheme).value_or(0.0)),
-                largest_text(scheme.element), scaling_text(scheme)});
+    blocks.add({{std::string(name), Paint::kAccent},
+                name_of(scheme.element),
+                report::value_text(bits_per_weight(scheme).value_or(0.0)),
+                largest_text(scheme.element),
+                scaling_text(scheme)});
   }
   context.answer(list);
   context.print(formats.render(context.out) + "\n" + blocks.render(context.out));
@@ -160,7 +185,8 @@ std::string code_listing(const report::Style& style, const Format& format) {
     widest = std::max(widest, values.back().size());
   }
   const std::size_t bits_width = bits_text(format, 0).size(), hex_width = hex_text(format, 0).size();
-  const std::size_t cell = hex_width + 2 + bits_width + 2 + widest, room = style.width > 0 ? static_cast<std::size_t>(style.width) : kPipeWidth;
+  const std::size_t cell = hex_width + 2 + bits_width + 2 + widest,
+                    room = style.width > 0 ? static_cast<std::size_t>(style.width) : kPipeWidth;
   const std::size_t columns = std::max<std::size_t>(1, (room + 4) / (cell + 4)), rows = (values.size() + columns - 1) / columns;
   std::string text;
   for (std::size_t row = 0; row < rows; ++row) {
@@ -180,7 +206,8 @@ std::string value_lines(const report::Style& style, const Format& format) {
   if (format.bits > kMostDrawnBits) return "";
   std::vector<double> positive;
   for (std::uint32_t code = 0; code < format.code_count(); ++code)
-    if (const float value = decode(format, code); std::isfinite(value) && value > 0.0f && value <= format.largest()) positive.push_back(value);
+    if (const float value = decode(format, code); std::isfinite(value) && value > 0.0f && value <= format.largest())
+      positive.push_back(value);
   const std::size_t width = style.width > 0 ? static_cast<std::size_t>(std::min(style.width, 160)) : kPipeWidth;
   std::string text;
   if (format.kind != FormatKind::kExponent) {
@@ -196,12 +223,16 @@ std::string value_lines(const report::Style& style, const Format& format) {
 std::string equation_text(const Format& format) {
   const int bias = format.bias, m = format.mantissa_bits;
   switch (format.kind) {
-    case FormatKind::kCodebook: return "value = table[code]";
-    case FormatKind::kExponent: return "value = 2^(code - 127); scales only";
-    case FormatKind::kInteger: return format.fraction_bits > 0 ? fmt::format("value = code * 2^-{}, two's complement", format.fraction_bits)
-                                      : format.is_signed       ? fmt::format("value = code, two's complement; -{} is never used", 1 << m)
-                                                               : "value = code; the codes of asymmetric schemes";
-    case FormatKind::kFloat: break;
+    case FormatKind::kCodebook:
+      return "value = table[code]";
+    case FormatKind::kExponent:
+      return "value = 2^(code - 127); scales only";
+    case FormatKind::kInteger:
+      return format.fraction_bits > 0 ? fmt::format("value = code * 2^-{}, two's complement", format.fraction_bits)
+             : format.is_signed       ? fmt::format("value = code, two's complement; -{} is never used", 1 << m)
+                                      : "value = code; the codes of asymmetric schemes";
+    case FormatKind::kFloat:
+      break;
   }
   if (is_even_grid(format)) return fmt::format("value = (-1)^s * k * 2^-{}, k = the {} bits after the sign", m, m + 1);
   if (m == 0) return fmt::format("value = (-1)^s * 2^(e-{}),  e = 0: zero", bias);
@@ -210,7 +241,8 @@ std::string equation_text(const Format& format) {
 
 std::string facts(const report::Style& style, const std::string& name, const Format& format) {
   std::string text = fmt::format("{}  {}, {} bits\n", report::painted(style, Paint::kBold, name), kind_text(format), format.bits);
-  text += fmt::format("  {}\n  max {}   min normal {}", equation_text(format), largest_text(format), report::power_text(smallest_normal(format)));
+  text += fmt::format("  {}\n  max {}   min normal {}", equation_text(format), largest_text(format),
+                      report::power_text(smallest_normal(format)));
   if (has_subnormals(format)) text += fmt::format("   min subnormal {}", report::power_text(format.smallest_positive()));
   text += fmt::format("   precision {}   specials {}\n\n", precision_text(format), specials_text(format));
   return text;
@@ -229,8 +261,8 @@ void show_one(Context& context, const std::string& name) {
   std::string text;
   if (scheme) {
     const std::optional<double> bits = bits_per_weight(*scheme);
-    text += fmt::format("{}  {} elements, {}{}\n\n", report::painted(context.out, Paint::kBold, name), name_of(format), scaling_text(*scheme),
-                        bits ? fmt::format(": {} bits per weight", report::value_text(*bits)) : "");
+    text += fmt::format("{}  {} elements, {}{}\n\n", report::painted(context.out, Paint::kBold, name), name_of(format),
+                        scaling_text(*scheme), bits ? fmt::format(": {} bits per weight", report::value_text(*bits)) : "");
   }
   text += facts(context.out, name_of(format), format) + value_lines(context.out, format);
   if (format.bits <= kMostListedBits) {
@@ -240,7 +272,8 @@ void show_one(Context& context, const std::string& name) {
     object["codes"] = std::move(codes);
     text += code_listing(context.out, format);
   } else {
-    text += fmt::format("{} codes; formats of at most {} bits are listed code by code.\n", format.bits >= 32 ? "2^32" : report::count_text(format.code_count()), kMostListedBits);
+    text += fmt::format("{} codes; formats of at most {} bits are listed code by code.\n",
+                        format.bits >= 32 ? "2^32" : report::count_text(format.code_count()), kMostListedBits);
   }
   context.answer(object);
   context.print(text);
@@ -253,9 +286,8 @@ void add_formats(CLI::App& app, Context& context) {
   CLI::App* command = add_command(app, "formats", "List all number formats, or draw one and list its codes",
                                   "  narrow formats\n  narrow formats fp6_e3m2\n  narrow formats nvfp4\n");
   command->add_option("NAME", *name, "A format (fp6_e3m2, int4, any fpN_eEmM) or a scheme (nvfp4)")->type_name("");
-  command->callback([&context, name] {
-    context.run = [&context, name] { name->empty() ? list_formats(context) : show_one(context, *name); };
-  });
+  command->callback(
+      [&context, name] { context.run = [&context, name] { name->empty() ? list_formats(context) : show_one(context, *name); }; });
 }
 
 }  // namespace narrow::command

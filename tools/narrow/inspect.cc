@@ -65,7 +65,11 @@ void inspect_values(const Checkpoint& checkpoint, Inspected& tensor) {
 }
 
 Json tensor_object(const Inspected& tensor) {
-  Json object{{"name", tensor.name}, {"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"elements", tensor.elements()}, {"bytes", tensor.bytes}};
+  Json object{{"name", tensor.name},
+              {"dtype", name_of(tensor.dtype)},
+              {"shape", tensor.shape},
+              {"elements", tensor.elements()},
+              {"bytes", tensor.bytes}};
   object["scheme"] = tensor.scheme ? Json(tensor.scheme->to_string()) : Json(nullptr);
   object["bits_per_weight"] =
       tensor.elements() > 0 ? Json(8.0 * static_cast<double>(tensor.bytes) / static_cast<double>(tensor.elements())) : Json(nullptr);
@@ -122,7 +126,9 @@ void print_table(Context& context, const std::vector<Inspected>& tensors, bool h
   }
   report::Table table(columns);
   for (const Inspected& tensor : tensors) {
-    std::vector<report::Cell> cells{tensor.name, {tensor.type_text(), tensor.scheme ? Paint::kAccent : Paint::kPlain}, to_string(tensor.shape),
+    std::vector<report::Cell> cells{tensor.name,
+                                    {tensor.type_text(), tensor.scheme ? Paint::kAccent : Paint::kPlain},
+                                    to_string(tensor.shape),
                                     report::bytes_text(tensor.bytes)};
     if (!headers_only && tensor.values) {
       const Statistics& values = *tensor.values;
@@ -144,12 +150,16 @@ void print_notes(Context& context, const Checkpoint& checkpoint, const std::vect
       damaged += fmt::format("  {}: {} NaN, {} infinite\n", tensor.name, tensor.values->nans, tensor.values->infinities);
   }
   if (!outliers.empty())
-    context.print(fmt::format("\nOutlier columns (amax over {:g} times the median column's), largest first:\n{}", kOutlierFactor, outliers));
-  if (!damaged.empty()) context.print(fmt::format("\n{}\n{}", report::painted(context.out, Paint::kBad, "Values that are not finite:"), damaged));
+    context.print(
+        fmt::format("\nOutlier columns (amax over {:g} times the median column's), largest first:\n{}", kOutlierFactor, outliers));
+  if (!damaged.empty())
+    context.print(fmt::format("\n{}\n{}", report::painted(context.out, Paint::kBad, "Values that are not finite:"), damaged));
   const Totals totals(tensors);
   context.print(fmt::format("\n{} tensors, {} parameters, {} in {} file{}", totals.tensors, report::count_text(totals.elements),
-                            report::bytes_text(totals.bytes), checkpoint.tensor_files().size(), checkpoint.tensor_files().size() == 1 ? "" : "s"));
-  if (totals.quantized > 0) context.print(fmt::format("; {} quantized at {:.3f} bits per weight", totals.quantized, totals.bits_per_weight()));
+                            report::bytes_text(totals.bytes), checkpoint.tensor_files().size(),
+                            checkpoint.tensor_files().size() == 1 ? "" : "s"));
+  if (totals.quantized > 0)
+    context.print(fmt::format("; {} quantized at {:.3f} bits per weight", totals.quantized, totals.bits_per_weight()));
   context.print("\n");
 }
 
@@ -171,13 +181,13 @@ void inspect_all(Context& context, const InspectOptions& options, const Checkpoi
   Json list = Json::array();
   for (const Inspected& tensor : tensors) list.push_back(tensor_object(tensor));
   context.answer(Json{{"path", options.path},
-                     {"quantized", checkpoint.is_quantized()},
-                     {"files", checkpoint.tensor_files()},
-                     {"tensor_count", totals.tensors},
-                     {"parameters", totals.elements},
-                     {"bytes", totals.bytes},
-                     {"bits_per_weight", totals.quantized > 0 ? Json(totals.bits_per_weight()) : Json(nullptr)},
-                     {"tensors", list}});
+                      {"quantized", checkpoint.is_quantized()},
+                      {"files", checkpoint.tensor_files()},
+                      {"tensor_count", totals.tensors},
+                      {"parameters", totals.elements},
+                      {"bytes", totals.bytes},
+                      {"bits_per_weight", totals.quantized > 0 ? Json(totals.bits_per_weight()) : Json(nullptr)},
+                      {"tensors", list}});
   print_table(context, tensors, options.headers);
   print_notes(context, checkpoint, tensors);
 }
@@ -204,8 +214,8 @@ void inspect_one(Context& context, const InspectOptions& options, const Checkpoi
   object["column_amax"] = values.column_amax;
   context.answer(object);
 
-  std::string text = fmt::format("{}  {} {}, {}\n", report::painted(context.out, Paint::kBold, tensor.name), tensor.type_text(), to_string(tensor.shape),
-                                 report::bytes_text(tensor.bytes));
+  std::string text = fmt::format("{}  {} {}, {}\n", report::painted(context.out, Paint::kBold, tensor.name), tensor.type_text(),
+                                 to_string(tensor.shape), report::bytes_text(tensor.bytes));
   text += fmt::format("  min {}   max {}   amax {}   mean {}   std {}   kurtosis {} (normal: 3)\n", report::value_text(values.minimum),
                       report::value_text(values.maximum), report::value_text(values.amax), report::value_text(values.mean),
                       report::value_text(values.deviation), report::value_text(values.kurtosis));
@@ -216,7 +226,8 @@ void inspect_one(Context& context, const InspectOptions& options, const Checkpoi
     text += channel_text("rows", report::measure(transposed).column_amax);
   }
   if (!tensor.outliers.found.empty())
-    text += fmt::format("  {} outlier columns (over {:g} times the median): {}\n", tensor.outliers.found.size(), kOutlierFactor, outlier_list(tensor.outliers));
+    text += fmt::format("  {} outlier columns (over {:g} times the median): {}\n", tensor.outliers.found.size(), kOutlierFactor,
+                        outlier_list(tensor.outliers));
   const std::size_t room = context.out.width > 0 ? static_cast<std::size_t>(std::min(context.out.width, 120)) : 100;
   text += fmt::format("\n{}\n", report::painted(context.out, Paint::kBold, "Values per bin (bars are logarithmic)"));
   context.print(text + report::histogram_bars(context.out, histogram, room > 50 ? room - 28 : 22, true));

@@ -89,7 +89,9 @@ void list_kernels(Context& context) {
       const auto found = chosen.find(row.name);
       const std::set<std::string> schemes = found == chosen.end() ? std::set<std::string>{} : found->second;
       kernels.push_back({{"op", table.op}, {"name", row.name}, {"isa", name_of(row.isa)}, {"runs_here", runs}, {"chosen_for", schemes}});
-      text.add({table.op, {row.name, schemes.empty() ? Paint::kPlain : Paint::kAccent}, std::string(name_of(row.isa)),
+      text.add({table.op,
+                {row.name, schemes.empty() ? Paint::kPlain : Paint::kAccent},
+                std::string(name_of(row.isa)),
                 {runs ? "yes" : "no", runs ? Paint::kGood : Paint::kDim},
                 schemes.empty() ? "-" : fmt::format("{} of {} schemes", schemes.size(), standard_schemes().size())});
     }
@@ -103,7 +105,8 @@ void list_kernels(Context& context) {
   }
   context.answer(Json{{"instruction_sets", sets}, {"kernels", kernels}});
   context.print(text.render(context.out));
-  context.print(fmt::format("\nInstruction sets in use: {}. Rows are tried from the top; `narrow kernels int8:row` shows a scheme's own choice.\n", names));
+  context.print(fmt::format(
+      "\nInstruction sets in use: {}. Rows are tried from the top; `narrow kernels int8:row` shows a scheme's own choice.\n", names));
 }
 
 void explain(Context& context, const std::string& name) {
@@ -128,9 +131,8 @@ void add_kernels(CLI::App& app, Context& context) {
   CLI::App* command = add_command(app, "kernels", "List the kernels and which are chosen on this machine",
                                   "  narrow kernels\n  narrow kernels nvfp4 --cpu avx2\n");
   command->add_option("SCHEME", *scheme, "Show which kernel this scheme gets")->type_name("");
-  command->callback([&context, scheme] {
-    context.run = [&context, scheme] { scheme->empty() ? list_kernels(context) : explain(context, *scheme); };
-  });
+  command->callback(
+      [&context, scheme] { context.run = [&context, scheme] { scheme->empty() ? list_kernels(context) : explain(context, *scheme); }; });
 }
 
 }  // namespace narrow::command

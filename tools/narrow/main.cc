@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 #include <omp.h>
 
-
 #include "commands.h"
 #include "device/cpu_features.h"
 #include "narrow/error.h"
@@ -27,7 +26,8 @@ CLI::App* add_command(CLI::App& app, const char* name, const char* sentence, con
   command->fallthrough();
   command->group("Commands");
   command->set_help_flag("-h,--help", "Print this help");
-  command->footer(fmt::format("Example:\n{}\nOptions of every command (narrow --help): --threads, --cpu, --json, --quiet, --no-color", example));
+  command->footer(
+      fmt::format("Example:\n{}\nOptions of every command (narrow --help): --threads, --cpu, --json, --quiet, --no-color", example));
   return command;
 }
 
@@ -35,7 +35,8 @@ namespace {
 
 void add_global_options(CLI::App& app, Context& context) {
   app.add_option("--threads", context.threads, "Use N threads (default: all cores); results do not depend on it")
-      ->type_name("N")->check(CLI::Range(1, 4096).description(""));
+      ->type_name("N")
+      ->check(CLI::Range(1, 4096).description(""));
   app.add_option("--cpu", context.cpu, "Use no newer instruction set: scalar, avx2, avx512, amx, neon, ..")->type_name("ISA");
   app.add_flag("--json", context.json, "Answer in JSON on standard output, for machines");
   app.add_flag("--quiet", context.quiet, "No progress and no text; errors and --json remain");
@@ -59,17 +60,17 @@ void build_parser(CLI::App& app, Context& context) {
   add_compare(app, context);
   add_verify(app, context);
   add_kernels(app, context);
-  app.footer(fmt::format(
-      "First steps:\n"
-      "  narrow inspect model/                    what is in a checkpoint\n"
-      "  narrow plan model/ int8:row              what quantizing it would give, before any work\n"
-      "  narrow quantize model/ small/ int8:row   do it\n"
-      "  narrow compare model/ small/             what it cost, tensor by tensor\n\n"
-      "A checkpoint is a safetensors file, or a directory with one or with shards (as Hugging Face\n"
-      "has them). A SCHEME is FORMAT[:GRANULARITY][:asym][:scale=FORMAT]: int8:row, int4:block128:asym,\n"
-      "fp8_e4m3:128x128, fp6_e3m2:row, or a block format: nvfp4, mxfp4, msfp12. `narrow formats` lists\n"
-      "the formats.\n\n{}",
-      kExitCodes));
+  app.footer(
+      fmt::format("First steps:\n"
+                  "  narrow inspect model/                    what is in a checkpoint\n"
+                  "  narrow plan model/ int8:row              what quantizing it would give, before any work\n"
+                  "  narrow quantize model/ small/ int8:row   do it\n"
+                  "  narrow compare model/ small/             what it cost, tensor by tensor\n\n"
+                  "A checkpoint is a safetensors file, or a directory with one or with shards (as Hugging Face\n"
+                  "has them). A SCHEME is FORMAT[:GRANULARITY][:asym][:scale=FORMAT]: int8:row, int4:block128:asym,\n"
+                  "fp8_e4m3:128x128, fp6_e3m2:row, or a block format: nvfp4, mxfp4, msfp12. `narrow formats` lists\n"
+                  "the formats.\n\n{}",
+                  kExitCodes));
 }
 
 void apply_global_options(const Context& context) {
@@ -133,7 +134,8 @@ int guarded(Context& context, const std::function<void()>& work) {
 
 /// A reader that went away (`narrow formats | head -1`) is no error; a full disk is.
 int write_output(const Context& context, int code) {
-  const bool written = std::fwrite(context.output.data(), 1, context.output.size(), stdout) == context.output.size() && std::fflush(stdout) == 0;
+  const bool written =
+      std::fwrite(context.output.data(), 1, context.output.size(), stdout) == context.output.size() && std::fflush(stdout) == 0;
   if (written || errno == EPIPE || context.output.empty()) return code;
   return fail(context, kInputOutput, fmt::format("standard output cannot be written: {}", std::strerror(errno)));
 }
@@ -154,8 +156,8 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help, --version
     context.output = dynamic_cast<const CLI::CallForVersion*>(&request) != nullptr ? std::string(request.what()) + "\n"
-                     : app.get_subcommands().empty()                                ? app.help()
-                                                                                    : app.get_subcommands().front()->help("narrow");
+                     : app.get_subcommands().empty()                               ? app.help()
+                                                                                   : app.get_subcommands().front()->help("narrow");
     return write_output(context, kOk);
   } catch (const CLI::ParseError& error) {
     return fail_usage(app, context, error);

@@ -29,7 +29,8 @@ struct QuantizeCommandOptions {
 
 /// Quantized tensors, the one with the lowest SQNR first.
 std::vector<TensorResult> worst_first(std::vector<TensorResult> tensors) {
-  std::stable_sort(tensors.begin(), tensors.end(), [](const TensorResult& a, const TensorResult& b) { return a.error.sqnr_db < b.error.sqnr_db; });
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const TensorResult& a, const TensorResult& b) { return a.error.sqnr_db < b.error.sqnr_db; });
   return tensors;
 }
 
@@ -63,14 +64,20 @@ Json result_object(const QuantizeCommandOptions& options, const Recipe& recipe, 
 
 void print_summary(Context& context, const QuantizeCommandOptions& options, const Recipe& recipe, const QuantizeReport& report) {
   const std::vector<TensorResult> worst = worst_first(report.tensors);
-  report::Table table({{"worst tensors", Align::kLeft, true}, {"scheme"}, {"SQNR", Align::kRight}, {"max error", Align::kRight}, {"RMS error", Align::kRight}, {"clipped", Align::kRight}});
+  report::Table table({{"worst tensors", Align::kLeft, true},
+                       {"scheme"},
+                       {"SQNR", Align::kRight},
+                       {"max error", Align::kRight},
+                       {"RMS error", Align::kRight},
+                       {"clipped", Align::kRight}});
   for (std::size_t i = 0; i < std::min(kWorstShown, worst.size()); ++i)
-    table.add({worst[i].name, worst[i].scheme.to_string(), report::decibel_text(worst[i].error.sqnr_db), report::value_text(worst[i].error.max_absolute),
-               report::value_text(worst[i].error.rms), report::percent_text(worst[i].clipped)});
+    table.add({worst[i].name, worst[i].scheme.to_string(), report::decibel_text(worst[i].error.sqnr_db),
+               report::value_text(worst[i].error.max_absolute), report::value_text(worst[i].error.rms),
+               report::percent_text(worst[i].clipped)});
   if (table.row_count() > 0) context.print(table.render(context.out) + "\n");
-  context.print(fmt::format("{}  {} of {} tensors to {} at {:.3f} bits per weight, SQNR {}\n", report::painted(context.out, Paint::kGood, options.output),
-                            report.tensors.size(), report.plan.tensors.size(), recipe.scheme.to_string(), report.plan.bits_per_weight,
-                            report::decibel_text(report.sqnr_db)));
+  context.print(fmt::format("{}  {} of {} tensors to {} at {:.3f} bits per weight, SQNR {}\n",
+                            report::painted(context.out, Paint::kGood, options.output), report.tensors.size(), report.plan.tensors.size(),
+                            recipe.scheme.to_string(), report.plan.bits_per_weight, report::decibel_text(report.sqnr_db)));
   context.print(fmt::format("{} -> {} ({:.2f} times smaller), written and verified in {}\n", report::bytes_text(report.plan.bytes_before),
                             report::bytes_text(report.plan.bytes_after), ratio_of(report.plan), report::duration_text(report.seconds)));
 }
@@ -85,7 +92,8 @@ void run_quantize(Context& context, const CLI::App& command, const QuantizeComma
     if (plan.file_bytes > plan.free_disk)
       throw IoError(fmt::format("'{}' needs {} of disk, but {} are free; choose another place or a smaller scheme", options.output,
                                 report::bytes_text(plan.file_bytes), report::bytes_text(plan.free_disk)));
-    for (const PlannedTensor& tensor : plan.tensors) fates[tensor.name] = tensor.fate == Fate::kQuantize ? tensor.scheme.to_string() : "as it is";
+    for (const PlannedTensor& tensor : plan.tensors)
+      fates[tensor.name] = tensor.fate == Fate::kQuantize ? tensor.scheme.to_string() : "as it is";
   }
   catch_interrupts();
   QuantizeReport report;
@@ -107,17 +115,17 @@ void run_quantize(Context& context, const CLI::App& command, const QuantizeComma
 
 void add_quantize(CLI::App& app, Context& context) {
   auto options = std::make_shared<QuantizeCommandOptions>();
-  CLI::App* command =
-      add_command(app, "quantize", "Quantize a checkpoint: the weights of Linear layers become SCHEME",
-                  "  narrow quantize model/ small/ int8:row\n"
-                  "  narrow quantize model/ small/ int4:block128 --ignore lm_head --rule 're:.*down_proj=int8:row'\n"
-                  "  narrow quantize model/ small/ --recipe recipe.yaml\n\n"
-                  "lm_head, embeddings, norms and biases stay as they are. The result is written beside OUT and\n"
-                  "takes its name when it is complete and verified; an error or Ctrl-C leaves nothing behind.\n");
+  CLI::App* command = add_command(app, "quantize", "Quantize a checkpoint: the weights of Linear layers become SCHEME",
+                                  "  narrow quantize model/ small/ int8:row\n"
+                                  "  narrow quantize model/ small/ int4:block128 --ignore lm_head --rule 're:.*down_proj=int8:row'\n"
+                                  "  narrow quantize model/ small/ --recipe recipe.yaml\n\n"
+                                  "lm_head, embeddings, norms and biases stay as they are. The result is written beside OUT and\n"
+                                  "takes its name when it is complete and verified; an error or Ctrl-C leaves nothing behind.\n");
   command->add_option("IN", options->input, "A safetensors file or a directory")->type_name("")->required();
   command->add_option("OUT", options->output, "The directory to write; it must not exist, or be empty")->type_name("")->required();
   add_recipe_options(*command, context, options->recipe);
-  command->callback([&context, command, options] { context.run = [&context, command, options] { run_quantize(context, *command, *options); }; });
+  command->callback(
+      [&context, command, options] { context.run = [&context, command, options] { run_quantize(context, *command, *options); }; });
 }
 
 }  // namespace narrow::command

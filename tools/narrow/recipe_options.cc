@@ -27,11 +27,12 @@ Rounding parse_rounding(const std::string& name) {
 
 void add_recipe_options(CLI::App& command, const Context& context, RecipeOptions& options) {
   command.add_option("SCHEME", options.scheme, "What weights become: int8:row, int4:block128, nvfp4, ..")
-      ->type_name("")->required(!context.has_argument("--recipe"));
-  command.add_option("--targets", options.targets, "Quantize these, not all Linear weights: names, or re:REGEX")->option_text("PATTERN ...");
+      ->type_name("")
+      ->required(!context.has_argument("--recipe"));
+  command.add_option("--targets", options.targets, "Quantize these, not all Linear weights: names, or re:REGEX")
+      ->option_text("PATTERN ...");
   command.add_option("--ignore", options.ignore, "Leave these alone (default: lm_head), targets or not")->option_text("PATTERN ...");
-  command.add_option("--rule", options.rules, "Another scheme for some: 're:.*down_proj=int8:row'")
-      ->option_text("PATTERN=SCHEME ...");
+  command.add_option("--rule", options.rules, "Another scheme for some: 're:.*down_proj=int8:row'")->option_text("PATTERN=SCHEME ...");
   command.add_option("--recipe", options.recipe_file, "A YAML file with scheme, targets, ignore, rules; flags win")->option_text("FILE");
   command.add_option("--rounding", options.rounding, "nearest_even (default), toward_zero or stochastic")->option_text("HOW");
   command.add_option("--seed", options.seed, "Seed of stochastic rounding (default 0)")->option_text("N");

@@ -22,10 +22,15 @@ void run_verify(Context& context, const std::string& path) {
   } catch (const CorruptFile& error) {  // a checkpoint that cannot be opened is damage too
     report.problems.emplace_back(error.what());
   }
-  context.answer(report::Json{{"path", path}, {"ok", report.problems.empty()}, {"hashes", hashed}, {"tensors", report.tensors}, {"bytes", report.bytes}, {"problems", report.problems}});
+  context.answer(report::Json{{"path", path},
+                              {"ok", report.problems.empty()},
+                              {"hashes", hashed},
+                              {"tensors", report.tensors},
+                              {"bytes", report.bytes},
+                              {"problems", report.problems}});
   if (report.problems.empty()) {
-    context.print(fmt::format("{}  {}: {} tensors, {}, {}\n", report::painted(context.out, report::Paint::kGood, "ok"), path, report.tensors,
-                              report::bytes_text(static_cast<std::uint64_t>(report.bytes)),
+    context.print(fmt::format("{}  {}: {} tensors, {}, {}\n", report::painted(context.out, report::Paint::kGood, "ok"), path,
+                              report.tensors, report::bytes_text(static_cast<std::uint64_t>(report.bytes)),
                               hashed ? "every hash is right" : "the structure is right (a plain checkpoint has no hashes)"));
     return;
   }
