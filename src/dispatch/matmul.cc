@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "kernels/cpu/matmul_special.h"
 #include "kernels/cpu/matmul_tables.h"
 
 namespace narrow {
@@ -11,7 +12,8 @@ namespace narrow {
 std::span<const MatmulKernel> matmul_kernels() {
   static const std::vector<MatmulKernel> table = [] {
     const std::span<const MatmulKernel> fast = cpu::matmul_rows();
-    std::vector<MatmulKernel> rows(fast.begin(), fast.end());
+    std::vector<MatmulKernel> rows = cpu::special_matmul_rows();
+    rows.insert(rows.end(), fast.begin(), fast.end());
     rows.push_back(reference::kMatmul);
     return rows;
   }();
