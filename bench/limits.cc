@@ -21,7 +21,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 #if defined(__x86_64__)
 #define NARROW_BENCH_AVX512 __attribute__((target("avx512f,avx512vnni,avx512bw")))
 
-constexpr std::int64_t kRounds = 4000000;
+constexpr std::int64_t kRounds = 100000;  // a fraction of a millisecond: some repetition escapes interruption
 constexpr int kChains = 12;
 
 NARROW_BENCH_AVX512 void dot_loop() {
@@ -56,7 +56,7 @@ NARROW_BENCH_AVX512 void read_loop(const char* data, std::size_t size, std::size
 
 double time_of(int threads, void (*loop)()) {
   double best = 1e30;
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 100; ++i) {
     const double begin = now();
 #pragma omp parallel num_threads(threads)
     loop();
@@ -70,15 +70,16 @@ double read_bandwidth(int threads) {
   const Buffer buffer = Buffer::allocate(size);
   std::memset(buffer.data(), 1, size);
   double best = 0.0;
+  const std::size_t piece = std::size_t{16} << 20;
   for (const std::size_t streams : {1, 2, 4, 8})
-    for (int i = 0; i < 4; ++i) {
+    for (std::size_t offset = 0; offset < size; offset += piece) {
       const double begin = now();
 #pragma omp parallel num_threads(threads)
       {
-        const std::size_t part = size / static_cast<std::size_t>(omp_get_num_threads());
-        read_loop(reinterpret_cast<const char*>(buffer.data()) + part * static_cast<std::size_t>(omp_get_thread_num()), part, streams);
+        const std::size_t part = piece / static_cast<std::size_t>(omp_get_num_threads());
+        read_loop(reinterpret_cast<const char*>(buffer.data()) + offset + part * static_cast<std::size_t>(omp_get_thread_num()), part, streams);
       }
-      best = std::max(best, static_cast<double>(size) / (now() - begin) * 1e-9);
+      best = std::max(best, static_cast<double>(piece) / (now() - begin) * 1e-9);
     }
   return best;
 }

@@ -1,0 +1,105 @@
+// 16 lanes of 32 bits in two AVX2 registers: what the generic bodies of matmul are written in. Included in the leaf's namespace.
+
+struct F {
+  __m256 v[2];
+};
+struct I {
+  __m256i v[2];
+};
+
+constexpr int kGemvParts = 2;
+constexpr int kTileParts = 1;   // of a register tile: 6 x 16 sums, 12 of 16 registers
+constexpr int kTileRows = 6;
+
+inline F load(const float* p) { return {{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}}; }
+inline void store(float* p, F a) {
+  _mm256_storeu_ps(p, a.v[0]);
+  _mm256_storeu_ps(p + 8, a.v[1]);
+}
+inline I load_lanes(const void* p) {
+  const auto* q = static_cast<const __m256i*>(p);
+  return {{_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)}};
+}
+inline void store_lanes(void* p, I a) {
+  auto* q = static_cast<__m256i*>(p);
+  _mm256_storeu_si256(q, a.v[0]);
+  _mm256_storeu_si256(q + 1, a.v[1]);
+}
+inline F set(float x) { return {{_mm256_set1_ps(x), _mm256_set1_ps(x)}}; }
+inline F broadcast(const float* p) { return set(*p); }
+inline I set_lanes(std::uint32_t x) { return {{_mm256_set1_epi32(static_cast<int>(x)), _mm256_set1_epi32(static_cast<int>(x))}}; }
+inline F fma(F a, F b, F c) { return {{_mm256_fmadd_ps(a.v[0], b.v[0], c.v[0]), _mm256_fmadd_ps(a.v[1], b.v[1], c.v[1])}}; }
+inline F mul(F a, F b) { return {{_mm256_mul_ps(a.v[0], b.v[0]), _mm256_mul_ps(a.v[1], b.v[1])}}; }
+inline F sub(F a, F b) { return {{_mm256_sub_ps(a.v[0], b.v[0]), _mm256_sub_ps(a.v[1], b.v[1])}}; }
+template <int kCount>
+inline I shift_left(I a) {
+  if constexpr (kCount == 0) return a; else return {{_mm256_slli_epi32(a.v[0], kCount), _mm256_slli_epi32(a.v[1], kCount)}};
+}
+template <int kCount>
+inline I shift_right(I a) {
+  if constexpr (kCount == 0) return a; else return {{_mm256_srli_epi32(a.v[0], kCount), _mm256_srli_epi32(a.v[1], kCount)}};
+}
+inline I shift_right_signed(I a, I count) { return {{_mm256_srav_epi32(a.v[0], count.v[0]), _mm256_srav_epi32(a.v[1], count.v[1])}}; }
+inline I bit_and(I a, I b) { return {{_mm256_and_si256(a.v[0], b.v[0]), _mm256_and_si256(a.v[1], b.v[1])}}; }
+/// (a & b) | c
+inline I and_or(I a, I b, I c) {
+  const I both = bit_and(a, b);
+  return {{_mm256_or_si256(both.v[0], c.v[0]), _mm256_or_si256(both.v[1], c.v[1])}};
+}
+inline I larger(I a, I b) { return {{_mm256_max_epu32(a.v[0], b.v[0]), _mm256_max_epu32(a.v[1], b.v[1])}}; }
+inline F as_float(I a) { return {{_mm256_castsi256_ps(a.v[0]), _mm256_castsi256_ps(a.v[1])}}; }
+/// (a << 2) | (b >> 30)
+inline I append_top_bits(I a, I b) {
+  const I high = shift_left<2>(a), low = shift_right<30>(b);
+  return {{_mm256_or_si256(high.v[0], low.v[0]), _mm256_or_si256(high.v[1], low.v[1])}};
+}
+inline I widen_bytes(const std::uint8_t* p) {
+  return {{_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))), _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8)))}};
+}
+inline I widen_words(const std::uint16_t* p) {
+  return {{_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))}};
+}
+inline F to_float(I a) { return {{_mm256_cvtepi32_ps(a.v[0]), _mm256_cvtepi32_ps(a.v[1])}}; }
+
+/// 32 values, looked up by the low 4 or 5 bits of a lane: eight at a time, the next bits choose among the eights.
+struct Table {
+  __m256 part[4];
+};
+inline Table load_table(const float* p) { return {{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8), _mm256_loadu_ps(p + 16), _mm256_loadu_ps(p + 24)}}; }
+inline __m256 look_up_half(__m256i index, const __m256* part) {
+  const __m256 low = _mm256_permutevar8x32_ps(part[0], index), high = _mm256_permutevar8x32_ps(part[1], index);
+  return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
+}
+inline F look_up16(I index, const Table& table) { return {{look_up_half(index.v[0], table.part), look_up_half(index.v[1], table.part)}}; }
+inline F look_up32(I index, const Table& table) {
+  F result;
+  for (int h = 0; h < 2; ++h)
+    result.v[h] = _mm256_blendv_ps(look_up_half(index.v[h], table.part), look_up_half(index.v[h], table.part + 2),
+                                   _mm256_castsi256_ps(_mm256_slli_epi32(index.v[h], 27)));
+  return result;
+}
+
+// ---- integer dot products: vpmaddubsw would saturate (2 * 255 * 127 > 32767), so bytes widen to 16 bits, even and odd ones apart ----
+
+constexpr int kDotRows = 3;
+struct DotWeight {
+  I even, odd;
+};
+struct DotActivation {
+  __m256i even, odd;
+};
+inline DotWeight dot_weight(I lanes) {
+  const __m256i low = _mm256_set1_epi16(0xFF);
+  return {{{_mm256_and_si256(lanes.v[0], low), _mm256_and_si256(lanes.v[1], low)}}, {{_mm256_srli_epi16(lanes.v[0], 8), _mm256_srli_epi16(lanes.v[1], 8)}}};
+}
+inline DotActivation dot_activation(const std::int8_t* p) {
+  std::int32_t word;
+  __builtin_memcpy(&word, p, 4);
+  const __m256i bytes = _mm256_set1_epi32(word);
+  return {_mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8), _mm256_srai_epi16(bytes, 8)};
+}
+inline I dot(I sum, const DotWeight& w, const DotActivation& x) {
+  for (int h = 0; h < 2; ++h)
+    sum.v[h] = _mm256_add_epi32(_mm256_add_epi32(sum.v[h], _mm256_madd_epi16(w.even.v[h], x.even)), _mm256_madd_epi16(w.odd.v[h], x.odd));
+  return sum;
+}
