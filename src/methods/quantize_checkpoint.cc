@@ -53,8 +53,9 @@ std::string write_quantized(const Checkpoint& input, const PlannedTensor& planne
   const std::vector<io::StoredPart> parts = io::stored_parts(planned.name, planned.scheme, planned.shape);
   const std::int64_t cols = as_matrices(planned.shape).cols;
   const std::uint64_t row_bytes = static_cast<std::uint64_t>(cols) * static_cast<std::uint64_t>(bits_of(planned.dtype)) / 8;
+  ReusedBuffer memory;
   const auto read = [&](const RowChunk& chunk) {
-    const Tensor rows = Tensor::empty(planned.dtype, chunk.shape);
+    const Tensor rows = memory.tensor(planned.dtype, chunk.shape);
     input.read_bytes(info, static_cast<std::uint64_t>(chunk.first) * row_bytes, {rows.data(), rows.byte_size()});
     return rows;
   };
@@ -63,12 +64,14 @@ std::string write_quantized(const Checkpoint& input, const PlannedTensor& planne
   if (reading.twice) whole.emplace(planned.scheme, planned.shape, reading.chunks, read);
   io::Hasher source;
   std::int64_t grid_rows_written = 0;
+  std::optional<QuantizedTensor> q;
   for (const RowChunk& chunk : reading.chunks) {
     const Tensor rows = read(chunk);
     source.add({rows.data(), rows.byte_size()});
     try {
-      const QuantizedTensor q = quantize(rows, planned.scheme, whole ? whole->options_for(chunk, options) : options);
-      append_parts(writer, parts, q, chunk.first == 0, chunk.first_grid_row >= grid_rows_written);
+      if (!q || q->shape != chunk.shape) q = allocate_quantized(planned.scheme, chunk.shape);
+      quantize_into(rows, *q, whole ? whole->options_for(chunk, options) : options);
+      append_parts(writer, parts, *q, chunk.first == 0, chunk.first_grid_row >= grid_rows_written);
       grid_rows_written = chunk.first_grid_row + chunk.grid_rows;
     } catch (const InvalidArgument& error) {
       explain_failure(planned, rows, chunk.first * cols, error);

@@ -1,6 +1,7 @@
 #include "methods/read_back.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -20,6 +21,23 @@ namespace {
 
 Buffer slice(const Buffer& whole, std::size_t begin, std::size_t size) {
   return size == 0 ? Buffer::allocate(0) : Buffer::borrow(whole.data() + begin, size);
+}
+
+/// The values as fp32, exactly.
+Tensor widen(const Tensor& rows, ReusedBuffer& memory) {
+  if (rows.dtype() == DType::kF32) return rows;
+  const Tensor wide = memory.tensor(DType::kF32, rows.shape());
+  const std::int64_t count = rows.size();
+  const std::uint16_t* from = rows.as<std::uint16_t>();
+  std::uint32_t* to = wide.as<std::uint32_t>();
+  if (rows.dtype() == DType::kBf16) {
+#pragma omp parallel for schedule(static)
+    for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<std::uint32_t>(from[i]) << 16;
+  } else {
+#pragma omp parallel for schedule(static)
+    for (std::int64_t i = 0; i < count; ++i) to[i] = std::bit_cast<std::uint32_t>(decode(kFp16, from[i]));
+  }
+  return wide;
 }
 
 [[noreturn]] void input_changed(const Checkpoint& input, const std::string& name) {
@@ -78,18 +96,20 @@ ReadBack WrittenFile::check_quantized(const Checkpoint& input, const std::string
   io::Hasher source_hash, code_hash;
   ErrorAccumulator error;
   std::int64_t clipped = 0;
+  ReusedBuffer source_memory, wide_memory, code_memory, value_memory;
   for (const RowChunk& chunk : dequantize_chunks(scheme, expected.shape, expected.source_dtype)) {
-    Tensor x = Tensor::empty(expected.source_dtype, chunk.shape);
-    input.read_bytes(source, static_cast<std::uint64_t>(chunk.first) * source_row, {x.data(), x.byte_size()});
-    source_hash.add({x.data(), x.byte_size()});
-    const Buffer code_rows = Buffer::allocate(static_cast<std::size_t>(chunk.count) * code_row);
+    const Tensor rows = source_memory.tensor(expected.source_dtype, chunk.shape);
+    input.read_bytes(source, static_cast<std::uint64_t>(chunk.first) * source_row, {rows.data(), rows.byte_size()});
+    source_hash.add({rows.data(), rows.byte_size()});
+    const Buffer code_rows = code_memory.view(static_cast<std::size_t>(chunk.count) * code_row);
     file_.read(codes.begin + static_cast<std::uint64_t>(chunk.first) * code_row, {code_rows.data(), code_rows.size()});
     code_hash.add(code_rows.bytes());
     const std::size_t first_cell = static_cast<std::size_t>(chunk.first_grid_row) * grid_row_cells, cells = static_cast<std::size_t>(chunk.grid_rows) * grid_row_cells;
     const QuantizedTensor q = assemble(scheme, chunk.shape, code_rows, slice(scales, first_cell * scale_bytes, cells * scale_bytes),
                                        slice(zero_points, first_cell, scheme.asymmetric ? cells : 0), outer_scale);
-    const Tensor y = dequantize(q);
-    x = convert(x, DType::kF32);
+    Tensor y = value_memory.tensor(DType::kF32, chunk.shape);
+    dequantize_into(q, y);
+    const Tensor x = widen(rows, wide_memory);
     error.add(x, y);
     const ValueCheck check = check_values(x, y, q);
     clipped += check.clipped;

@@ -51,7 +51,7 @@ void write_shard(const fs::path& path, const std::vector<Planned>& tensors) {
   fs::resize_file(path, 8 + json.size() + offset);
 }
 
-/// Seven shards of a GiB: an embedding that is copied, and layers; the last GiB is one single matrix.
+/// Eight shards of a GiB: an embedding that is copied, layers, and one single matrix.
 std::uint64_t write_large_model(const fs::path& directory) {
   fs::create_directories(directory);
   std::string map;
