@@ -47,6 +47,8 @@ inline VI max_of_each(const VI (&each)[4]) {
   return (VI)vpmaxq_s32(vpmaxq_s32(v(0), v(1)), vpmaxq_s32(v(2), v(3)));
 }
 
+inline bool any_lane(VI mask) { return vmaxvq_u32((uint32x4_t)mask) != 0; }
+
 #include "kernels/cpu/quantize/portable.inl"
 
 #include "kernels/cpu/quantize/leaf.inl"

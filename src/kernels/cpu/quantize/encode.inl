@@ -1,5 +1,6 @@
 // Quotients to codes, kLanes at a time: the vector form of encode() in narrow/codec.h, for any format.
-// An encoder is called with the quotient x / s, the zero point and, where it rounds stochastically, random bits.
+// An encoder takes the quotient x / s, the zero point and, where it rounds stochastically, random bits; kFinite promises
+// that no quotient is infinite or NaN.
 
 /// random_bits(seed, index + lane) of narrow/codec.h: Philox 2x32 with ten rounds.
 inline VU random_lanes(std::uint64_t seed, std::uint64_t index) {
@@ -42,6 +43,7 @@ inline VI shift_right(VU significand, VI shift, VU random) {
 template <Rounding kRounding>
 struct FloatEncoder {
   static constexpr bool kRandom = kRounding == Rounding::kStochastic;
+  static constexpr bool kFasterIfFinite = kRounding == Rounding::kNearestEven;
   FloatPlan f;
 
   /// Nearest even. In the normal range the code is the upper part of the fp32 bits, rounded by an integer addition;
@@ -64,7 +66,8 @@ struct FloatEncoder {
     return magnitude == kInfinityBits ? splat(f.infinite_code) : smaller(code, splat(f.limit));
   }
 
-  VU operator()(VF quotient, VI /*zero_point*/, VU random) const {
+  template <bool kFinite = false>
+  VU encode(VF quotient, VI /*zero_point*/, VU random) const {
     const VU bits = as_bits(quotient);
     const VI magnitude = (VI)(bits & kMagnitude);
     VU code;
@@ -74,41 +77,65 @@ struct FloatEncoder {
       code = (VU)other(magnitude, random);
     }
     const VU shifted = bits >> f.sign_shift;
+    if constexpr (kFinite) return code | (shifted & f.sign_bit);
     return magnitude > kInfinityBits ? ((shifted & f.nan_sign) | f.nan_code) : (code | (shifted & f.sign_bit));
   }
 };
 
+/// Formats whose values lie on one even grid (the elements of MSFP), nearest even: the addition alone rounds.
+struct GridEncoder {
+  static constexpr bool kRandom = false;
+  static constexpr bool kFasterIfFinite = true;
+  FloatPlan f;
+
+  template <bool kFinite = false>
+  VU encode(VF quotient, VI /*zero_point*/, VU /*random*/) const {
+    const VU bits = as_bits(quotient);
+    const VU magnitude = bits & kMagnitude;
+    const VI code = smaller((VI)(as_bits(as_float(magnitude) + float_of(f.subnormal_magic)) - f.subnormal_magic), splat(f.limit));
+    const VU shifted = bits >> f.sign_shift;
+    if constexpr (kFinite) return (VU)code | (shifted & f.sign_bit);
+    return (VI)magnitude > kInfinityBits ? ((shifted & f.nan_sign) | f.nan_code) : ((VU)code | (shifted & f.sign_bit));
+  }
+};
+
 /// clamp(round(x / s), low - z, high - z) + z; NaN gives z.
+/// Codes count steps of 1 / unit; to round to a multiple of a step, add 1.5 * 2^23 of them.
 template <Rounding kRounding, bool kAsymmetric>
 struct IntegerEncoder {
   static constexpr bool kRandom = kRounding == Rounding::kStochastic;
-  static constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  float unit, low, high;
+  static constexpr bool kFasterIfFinite = kRounding == Rounding::kNearestEven;
+  float unit, magic, low, high;
   std::uint32_t mask;
+
+  explicit IntegerEncoder(const ElementPlan& element)
+      : unit(element.unit), magic(12582912.0f / element.unit), low(element.low / element.unit),
+        high(element.high / element.unit), mask(element.mask) {}
 
   VI rounded(VF value, VU random) const {
     if constexpr (kRounding == Rounding::kNearestEven) {
-      return (VI)(as_bits(value + kMagic) - bits_of_float(kMagic));
+      return (VI)(as_bits(value + magic) - bits_of_float(magic));
     } else if constexpr (kRounding == Rounding::kTowardZero) {
-      return truncated(value);
+      return truncated(value * unit);
     } else {
-      const VI magnitude = magnitude_of(value);
+      const VF scaled = value * unit;
+      const VI magnitude = magnitude_of(scaled);
       const VI field = (VI)((VU)magnitude >> 23);
       const VU significand = ((VU)magnitude & 0x7FFFFFu) | (field > 0 ? splat(0x800000u) : splat(0u));
       const VI result = shift_right<kRounding>(significand, 150 - field, random);
-      return as_int(value) < 0 ? -result : result;
+      return as_int(scaled) < 0 ? -result : result;
     }
   }
 
-  VU operator()(VF quotient, VI zero_point, VU random) const {
-    const VF value = quotient * unit;
+  template <bool kFinite = false>
+  VU encode(VF quotient, VI zero_point, VU random) const {
     VF lowest = splat(low), highest = splat(high);
     if constexpr (kAsymmetric) {
-      lowest = low - to_float(zero_point);
+      lowest = low - to_float(zero_point);  // asymmetric codes count whole steps
       highest = high - to_float(zero_point);
     }
-    VI code = rounded(smaller(larger(value, lowest), highest), random);
-    code = value == value ? code : splat(0);
+    VI code = rounded(smaller(larger(quotient, lowest), highest), random);
+    if constexpr (!kFinite) code = quotient == quotient ? code : splat(0);
     if constexpr (kAsymmetric) code += zero_point;
     return (VU)code & mask;
   }
@@ -117,10 +144,12 @@ struct IntegerEncoder {
 /// The number of thresholds that x / s reaches; NaN reaches none.
 struct CodebookEncoder {
   static constexpr bool kRandom = false;
+  static constexpr bool kFasterIfFinite = false;
   int thresholds;
   float threshold[kTableSize];
 
-  VU operator()(VF quotient, VI /*zero_point*/, VU /*random*/) const {
+  template <bool kFinite = false>
+  VU encode(VF quotient, VI /*zero_point*/, VU /*random*/) const {
     VI code = splat(0);
     for (int i = 0; i < thresholds; ++i) code -= (VI)(quotient >= threshold[i]);
     return (VU)code;
@@ -130,10 +159,12 @@ struct CodebookEncoder {
 /// The lower neighbour, or the upper one with the probability of its share; lane by lane, in fp64 as codec.h has it.
 struct StochasticCodebookEncoder {
   static constexpr bool kRandom = true;
+  static constexpr bool kFasterIfFinite = false;
   int last;  ///< the highest code
   float value[kTableSize];
 
-  VU operator()(VF quotient, VI /*zero_point*/, VU random) const {
+  template <bool kFinite = false>
+  VU encode(VF quotient, VI /*zero_point*/, VU random) const {
     VU codes = splat(0u);
     for (int lane = 0; lane < kLanes; ++lane) {
       const float x = quotient[lane];
@@ -154,9 +185,9 @@ template <typename Work>
 inline void with_encoder(const ElementPlan& element, Rounding rounding, bool asymmetric, const Work& work) {
   const auto integer = [&]<Rounding kRounding>() {
     if (asymmetric) {
-      work(IntegerEncoder<kRounding, true>{element.unit, element.low, element.high, element.mask});
+      work(IntegerEncoder<kRounding, true>(element));
     } else {
-      work(IntegerEncoder<kRounding, false>{element.unit, element.low, element.high, element.mask});
+      work(IntegerEncoder<kRounding, false>(element));
     }
   };
   if (element.kind == ElementKind::kCodebook) {
@@ -172,6 +203,7 @@ inline void with_encoder(const ElementPlan& element, Rounding rounding, bool asy
   const bool is_float = element.kind == ElementKind::kFloat;
   switch (rounding) {
     case Rounding::kNearestEven:
+      if (is_float && element.is_even_grid) return work(GridEncoder{element.format});
       return is_float ? work(FloatEncoder<Rounding::kNearestEven>{element.format}) : integer.template operator()<Rounding::kNearestEven>();
     case Rounding::kTowardZero:
       return is_float ? work(FloatEncoder<Rounding::kTowardZero>{element.format}) : integer.template operator()<Rounding::kTowardZero>();

@@ -6,9 +6,9 @@ struct PackSteps {
   int shift[3];
 };
 
-inline PackSteps pack_steps(int bits) {
+constexpr PackSteps pack_steps(int bits) {
   constexpr std::uint64_t kPairs[3] = {0x0001000100010001u, 0x0000000100000001u, 0x0000000000000001u};
-  PackSteps steps;
+  PackSteps steps{};
   for (int i = 0; i < 3; ++i) {
     const int width = bits << i, spacing = 8 << i;
     steps.low[i] = ((std::uint64_t{1} << width) - 1u) * kPairs[i];
@@ -18,29 +18,58 @@ inline PackSteps pack_steps(int bits) {
   return steps;
 }
 
-/// Packs codes of 1..7 bits, one per byte; `codes` is readable up to a multiple of 4 * kLanes, `packed` has kSpare bytes to spare.
-inline void pack_bytes(const std::uint8_t* codes, int count, int bits, std::uint8_t* packed) {
+/// Packs codes of kBits = 1..7 bits, one per byte; `codes` is readable up to a multiple of 4 * kLanes, `packed` has kSpare
+/// bytes to spare.
+template <int kBits>
+inline void pack_bytes(const std::uint8_t* codes, int count, std::uint8_t* packed) {
   constexpr int kWords = kLanes / 2;
-  const PackSteps steps = pack_steps(bits);
-  const LowBytes low_bytes(bits);
+  constexpr PackSteps kSteps = pack_steps(kBits);
+  const LowBytes<kBits> low_bytes;
   for (int i = 0; i < count; i += 8 * kWords) {
     VL x = load<VL>(codes + i);
-    for (int step = 0; step < 3; ++step) x = (x & steps.low[step]) | ((x & steps.high[step]) >> steps.shift[step]);
+#pragma GCC unroll 3
+    for (int step = 0; step < 3; ++step) x = (x & kSteps.low[step]) | ((x & kSteps.high[step]) >> kSteps.shift[step]);
     low_bytes.store(packed, x);
-    packed += kWords * bits;
+    packed += kWords * kBits;
   }
 }
 
 /// The inverse. Reads up to kSpare bytes beyond; writes whole vectors.
-inline void unpack_bytes(const std::uint8_t* packed, int count, int bits, std::uint8_t* codes) {
+template <int kBits>
+inline void unpack_bytes(const std::uint8_t* packed, int count, std::uint8_t* codes) {
   constexpr int kWords = kLanes / 2;
-  const PackSteps steps = pack_steps(bits);
-  const LowBytes low_bytes(bits);
+  constexpr PackSteps kSteps = pack_steps(kBits);
+  const LowBytes<kBits> low_bytes;
   for (int i = 0; i < count; i += 8 * kWords) {
     VL x = low_bytes.load(packed);
-    for (int step = 2; step >= 0; --step) x = (x & steps.low[step]) | ((x << steps.shift[step]) & steps.high[step]);
+#pragma GCC unroll 3
+    for (int step = 2; step >= 0; --step) x = (x & kSteps.low[step]) | ((x << kSteps.shift[step]) & kSteps.high[step]);
     store(codes + i, x);
-    packed += kWords * bits;
+    packed += kWords * kBits;
+  }
+}
+
+inline void pack_bytes(const std::uint8_t* codes, int count, int bits, std::uint8_t* packed) {
+  switch (bits) {
+    case 1: return pack_bytes<1>(codes, count, packed);
+    case 2: return pack_bytes<2>(codes, count, packed);
+    case 3: return pack_bytes<3>(codes, count, packed);
+    case 4: return pack_bytes<4>(codes, count, packed);
+    case 5: return pack_bytes<5>(codes, count, packed);
+    case 6: return pack_bytes<6>(codes, count, packed);
+    default: return pack_bytes<7>(codes, count, packed);
+  }
+}
+
+inline void unpack_bytes(const std::uint8_t* packed, int count, int bits, std::uint8_t* codes) {
+  switch (bits) {
+    case 1: return unpack_bytes<1>(packed, count, codes);
+    case 2: return unpack_bytes<2>(packed, count, codes);
+    case 3: return unpack_bytes<3>(packed, count, codes);
+    case 4: return unpack_bytes<4>(packed, count, codes);
+    case 5: return unpack_bytes<5>(packed, count, codes);
+    case 6: return unpack_bytes<6>(packed, count, codes);
+    default: return unpack_bytes<7>(packed, count, codes);
   }
 }
 

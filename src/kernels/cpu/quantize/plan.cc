@@ -72,6 +72,7 @@ ElementPlan plan_element(const Scheme& scheme, Rounding rounding, Overflow overf
   plan.bits = format.bits;
   plan.mask = format.code_count() - 1u;
   if (format.is_float()) plan.format = plan_float(format, rounding, overflow);
+  plan.is_even_grid = format.is_float() && format.exponent_bits == 1 && format.mantissa_bits >= 1;
   if (format.is_integer()) {
     plan.unit = static_cast<float>(1 << format.fraction_bits);
     plan.high = static_cast<float>(format.max_code());

@@ -1,14 +1,12 @@
 // What an instruction set may do better than the compiler, in plain form. A leaf includes this file or has its own.
 
-/// The low `bits` bytes of every 64-bit lane, side by side in memory.
+/// The low kBytes bytes of every 64-bit lane, side by side in memory.
+template <int kBytes>
 struct LowBytes {
-  int bits;
-  explicit LowBytes(int width) : bits(width) {}
-
   void store(std::uint8_t* to, VL words) const {
     for (int i = 0; i < kLanes / 2; ++i) {
       const std::uint64_t word = words[i];
-      __builtin_memcpy(to + i * bits, &word, 8);  // the next store overwrites what is not of this word
+      __builtin_memcpy(to + i * kBytes, &word, 8);  // the next store overwrites what is not of this word
     }
   }
 
@@ -16,7 +14,7 @@ struct LowBytes {
     VL words;
     for (int i = 0; i < kLanes / 2; ++i) {
       std::uint64_t word;
-      __builtin_memcpy(&word, from + i * bits, 8);
+      __builtin_memcpy(&word, from + i * kBytes, 8);
       words[i] = word;
     }
     return words;

@@ -146,11 +146,11 @@ inline void prepare_scales(const QuantizeProblem& problem, const QuantizePlan& p
 }
 
 /// The codes of `count` values, whole vectors at a time. `ahead`: the distance to what is wanted next, to fetch it.
-template <Quotient kQuotient, Access kAccess, typename Encoder, typename Code>
+template <Quotient kQuotient, Access kAccess, bool kFinite, typename Encoder, typename Code>
 inline void encode_loop(const Encoder encoder, const float* x, int count, const ChunkScales scales, std::uint64_t seed, std::uint64_t index,
                         std::int64_t ahead, Code* codes) {
   for (int i = 0; i < count; i += kLanes) {
-    __builtin_prefetch(x + i + ahead);
+    __builtin_prefetch(x + i + ahead, 0, 2);
     VF factor;
     VI zero;
     if constexpr (kAccess == Access::kShared) {
@@ -165,20 +165,27 @@ inline void encode_loop(const Encoder encoder, const float* x, int count, const 
     const VF quotient = kQuotient == Quotient::kMultiply ? value * factor : value / factor;
     VU random = splat(0u);
     if constexpr (Encoder::kRandom) random = random_lanes(seed, index + static_cast<std::uint64_t>(i));
-    store_codes(codes + i, encoder(quotient, zero, random));
+    store_codes(codes + i, encoder.template encode<kFinite>(quotient, zero, random));
   }
 }
 
 template <typename Encoder, typename Code>
-inline void encode_chunk(const Encoder& encoder, Quotient quotient, const float* x, int count, const ChunkScales& scales, std::uint64_t seed,
+inline void encode_chunk(const Encoder& encoder, Quotient quotient, bool finite, const float* x, int count, const ChunkScales& scales, std::uint64_t seed,
                          std::uint64_t index, std::int64_t ahead, Code* codes) {
-  const bool shared = scales.access == Access::kShared;
-  if (quotient == Quotient::kMultiply) {
-    if (shared) return encode_loop<Quotient::kMultiply, Access::kShared>(encoder, x, count, scales, seed, index, ahead, codes);
-    return encode_loop<Quotient::kMultiply, Access::kExpanded>(encoder, x, count, scales, seed, index, ahead, codes);
+  constexpr auto kShared = Access::kShared, kExpanded = Access::kExpanded;
+  const bool multiply = quotient == Quotient::kMultiply;
+  if constexpr (Encoder::kFasterIfFinite) {
+    if (finite && scales.access == kShared) {
+      if (multiply) return encode_loop<Quotient::kMultiply, kShared, true>(encoder, x, count, scales, seed, index, ahead, codes);
+      return encode_loop<Quotient::kDivide, kShared, true>(encoder, x, count, scales, seed, index, ahead, codes);
+    }
   }
-  if (shared) return encode_loop<Quotient::kDivide, Access::kShared>(encoder, x, count, scales, seed, index, ahead, codes);
-  return encode_loop<Quotient::kDivide, Access::kExpanded>(encoder, x, count, scales, seed, index, ahead, codes);
+  if (scales.access == kShared) {
+    if (multiply) return encode_loop<Quotient::kMultiply, kShared, false>(encoder, x, count, scales, seed, index, ahead, codes);
+    return encode_loop<Quotient::kDivide, kShared, false>(encoder, x, count, scales, seed, index, ahead, codes);
+  }
+  if (multiply) return encode_loop<Quotient::kMultiply, kExpanded, false>(encoder, x, count, scales, seed, index, ahead, codes);
+  return encode_loop<Quotient::kDivide, kExpanded, false>(encoder, x, count, scales, seed, index, ahead, codes);
 }
 
 /// Packs a chunk's codes and writes them to their place in the row.
@@ -200,6 +207,7 @@ inline void emit(const QuantizePlan& plan, Scratch& scratch, int count, std::uin
 template <typename Encoder>
 inline void encode_group(const QuantizeProblem& problem, const QuantizePlan& plan, const Encoder& encoder, const Group& group, Scratch& scratch) {
   const float* factor = plan.quotient == Quotient::kMultiply ? scratch.inverse : scratch.scales.effective;
+  const bool finite = plan.scale.present && !problem.scales_given && !scratch.stats.has_nan && !scratch.stats.has_infinity;
   const std::int64_t ahead = group.col_end - group.col > kChunk ? problem.row_stride : kChunk;
   for (std::int64_t row = group.row; row < group.row_end; ++row) {
     std::uint8_t* codes = problem.codes + static_cast<std::size_t>(row) * problem.row_bytes;
@@ -210,9 +218,9 @@ inline void encode_group(const QuantizeProblem& problem, const QuantizePlan& pla
                                                  count, scratch.expanded, scratch.expanded_zero);
       const std::uint64_t index = static_cast<std::uint64_t>(row * problem.cols + col);
       if (plan.element.bits <= 8) {
-        encode_chunk(encoder, plan.quotient, x, count, scales, problem.seed, index, ahead, scratch.bytes);
+        encode_chunk(encoder, plan.quotient, finite, x, count, scales, problem.seed, index, ahead, scratch.bytes);
       } else {
-        encode_chunk(encoder, plan.quotient, x, count, scales, problem.seed, index, ahead, scratch.words);
+        encode_chunk(encoder, plan.quotient, finite, x, count, scales, problem.seed, index, ahead, scratch.words);
       }
       emit(plan, scratch, count, codes + col * plan.element.bits / 8);
     }

@@ -45,7 +45,7 @@ inline VU encode_scale(const ScalePlan& plan, VF scale) {
     case ScaleStorage::kExponent: return encode_exponent_of(scale);
     case ScaleStorage::kFloat: break;
   }
-  const VU code = FloatEncoder<Rounding::kNearestEven>{plan.format}(scale, VI{}, VU{});
+  const VU code = FloatEncoder<Rounding::kNearestEven>{plan.format}.encode(scale, VI{}, VU{});
   return (VI)code == 0 ? (scale > 0.0f ? splat(1u) : splat(0u)) : code;
 }
 

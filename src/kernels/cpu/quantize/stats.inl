@@ -135,20 +135,29 @@ struct CellStats {
 
 /// Cells of a whole number of vectors, kLanes cells at a time: a cell's vectors shrink to one, then kLanes vectors to the
 /// one vector of their maxima. Returns how many cells were done; stops where a value is not finite.
+template <int kVectors>
 inline int amax_of_cells(const float* x, int cells, int vectors_per_cell, std::uint32_t* amax) {
+  const int vectors = kVectors != 0 ? kVectors : vectors_per_cell;
   int cell = 0;
   for (; cell + kLanes <= cells; cell += kLanes) {
     VI each[kLanes];
+#pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) {
       each[i] = magnitude_of(load<VF>(x));
       x += kLanes;
-      for (int v = 1; v < vectors_per_cell; ++v, x += kLanes) each[i] = larger(each[i], magnitude_of(load<VF>(x)));
+      for (int v = 1; v < vectors; ++v, x += kLanes) each[i] = larger(each[i], magnitude_of(load<VF>(x)));
     }
     const VI largest = max_of_each(each);
-    if (highest_lane(largest) >= kInfinityBits) break;
+    if (any_lane(largest >= kInfinityBits)) break;
     store(amax + cell, larger(largest, load<VI>(amax + cell)));
   }
   return cell;
+}
+
+inline int amax_of_cells(const float* x, int cells, int vectors_per_cell, std::uint32_t* amax) {
+  if (vectors_per_cell == 1) return amax_of_cells<1>(x, cells, 1, amax);
+  if (vectors_per_cell == 2) return amax_of_cells<2>(x, cells, 2, amax);
+  return amax_of_cells<0>(x, cells, vectors_per_cell, amax);
 }
 
 /// Cells of one column each.
@@ -159,7 +168,7 @@ inline void amax_of_columns(const float* x, int count, CellStats& stats) {
     largest = larger(largest, magnitude);
     store(stats.amax + i, larger(magnitude < kInfinityBits ? magnitude : splat(0), load<VI>(stats.amax + i)));
   }
-  if (highest_lane(largest) < kInfinityBits) return;
+  if (!any_lane(largest >= kInfinityBits)) return;
   const RunStats run = careful_stats(x, count);
   stats.has_nan = stats.has_nan || run.has_nan;
   stats.has_infinity = stats.has_infinity || run.has_infinity;

@@ -50,6 +50,8 @@ inline VI max_of_each(const VI (&each)[8]) {
   return (VI)_mm256_max_epi32(_mm256_permute2x128_si256(four[0], four[1], 0x20), _mm256_permute2x128_si256(four[0], four[1], 0x31));
 }
 
+inline bool any_lane(VI mask) { return _mm256_movemask_epi8((__m256i)mask) != 0; }
+
 #include "kernels/cpu/quantize/portable.inl"
 
 #include "kernels/cpu/quantize/leaf.inl"

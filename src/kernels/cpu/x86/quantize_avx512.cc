@@ -41,22 +41,27 @@ inline VI max_of_each(const VI (&each)[16]) {
   return (VI)fold(fold(four[0], four[1]), fold(four[2], four[3]));
 }
 
-/// The low `bits` bytes of every 64-bit lane, side by side in memory: one byte permutation.
+/// The low kBytes bytes of every 64-bit lane, side by side in memory: one byte permutation.
+template <int kBytes>
 struct LowBytes {
-  __m512i together, apart;
-
-  explicit LowBytes(int bits) {
-    alignas(64) std::uint8_t pack[64], unpack[64];
+  struct Indices {
+    alignas(64) std::uint8_t together[64], apart[64];
+  };
+  static constexpr Indices kIndices = [] {
+    Indices indices{};
     for (int i = 0; i < 64; ++i) {
-      pack[i] = static_cast<std::uint8_t>((i / bits * 8 + i % bits) & 63);
-      unpack[i] = static_cast<std::uint8_t>((i / 8 * bits + i % 8) & 63);
+      indices.together[i] = static_cast<std::uint8_t>((i / kBytes * 8 + i % kBytes) & 63);
+      indices.apart[i] = static_cast<std::uint8_t>((i / 8 * kBytes + i % 8) & 63);
     }
-    together = _mm512_load_si512(pack);
-    apart = _mm512_load_si512(unpack);
+    return indices;
+  }();
+  void store(std::uint8_t* to, VL words) const {
+    _mm512_storeu_si512(to, _mm512_permutexvar_epi8(_mm512_load_si512(kIndices.together), (__m512i)words));
   }
-  void store(std::uint8_t* to, VL words) const { _mm512_storeu_si512(to, _mm512_permutexvar_epi8(together, (__m512i)words)); }
-  VL load(const std::uint8_t* from) const { return (VL)_mm512_permutexvar_epi8(apart, _mm512_loadu_si512(from)); }
+  VL load(const std::uint8_t* from) const { return (VL)_mm512_permutexvar_epi8(_mm512_load_si512(kIndices.apart), _mm512_loadu_si512(from)); }
 };
+
+inline bool any_lane(VI mask) { return _mm512_movepi32_mask((__m512i)mask) != 0; }
 
 #include "kernels/cpu/quantize/leaf.inl"
 
