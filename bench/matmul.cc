@@ -1,8 +1,9 @@
 /// Products: every row of the table that runs here, by shape: time, GB/s of weights, GOP/s, the share of the limit measured in the same
 /// run (VNNI or FMA peak, best read bandwidth), and the ratio to OpenBLAS and, with --peers, oneDNN.
-///   bench_matmul [--quick] [--best] [--peers] [--json] [--threads 1,2] [--only TEXT]
+///   bench_matmul [--quick] [--best] [--peers] [--json] [--threads 1,2] [--only TEXT] [--shape MxNxK]...
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -27,6 +28,7 @@ struct Settings {
   bool quick = false, peers = false, json = false, best = false;
   std::vector<int> threads{1, 2};
   std::string only;
+  std::vector<std::array<std::int64_t, 3>> shapes;  ///< instead of the workloads' own
 };
 
 struct Shape3 {
@@ -131,7 +133,10 @@ class Bench {
       for (const Workload& workload : workloads()) {
         const std::string name = fmt::format("{}/{}", workload.weight, workload.activation);
         if (!settings_.only.empty() && name.find(settings_.only) == std::string::npos) continue;
-        for (const Shape3& shape : workload.shapes)
+        std::vector<Shape3> shapes = workload.shapes;
+        if (!settings_.shapes.empty()) shapes.clear();
+        for (const auto& [m, n, k] : settings_.shapes) shapes.push_back({m, n, k});
+        for (const Shape3& shape : shapes)
           if (!settings_.quick || (shape.n <= 4096 && shape.m * shape.n * shape.k <= (std::int64_t{1} << 33))) measure(workload, shape, threads);
       }
     }
@@ -222,8 +227,11 @@ int main(int argc, char** argv) {
       for (const char* p = argv[++i]; *p != '\0'; ++p)
         if (*p >= '1' && *p <= '9') settings.threads.push_back(*p - '0');
     } else if (word == "--only" && i + 1 < argc) settings.only = argv[++i];
-    else {
-      fmt::print(stderr, "bench_matmul [--quick] [--best] [--peers] [--json] [--threads 1,2] [--only TEXT]\n");
+    else if (long m = 0, n = 0, k = 0; word == "--shape" && i + 1 < argc && std::sscanf(argv[i + 1], "%ldx%ldx%ld", &m, &n, &k) == 3) {
+      settings.shapes.push_back({m, n, k});
+      ++i;
+    } else {
+      fmt::print(stderr, "bench_matmul [--quick] [--best] [--peers] [--json] [--threads 1,2] [--only TEXT] [--shape MxNxK]...\n");
       return 2;
     }
   }

@@ -1,16 +1,44 @@
 // Panels of 8-, 4- or 2-bit integers x 8-bit activations: exact int32. Included in a leaf's namespace after matmul_float.inl.
 //   sum (x - zx)(w - zw) = sum x w - zw sum x - zx sum w + k zx zw
 // with x signed bytes and w the stored, unsigned codes: the first sum is the dot product, sum x comes with the packed row, sum w with
-// the prepared weight. int32 may wrap on the way; the corrected sum fits (accepts_integer), so it is exact.
+// the prepared weight; a leaf whose dot product takes signed weights subtracts kDotOffset from them, and zw with it. int32 may wrap on the way; the corrected sum fits (accepts_integer), so it is exact.
 //   up to one tile of rows: codes are widened to bytes in registers; bound by the memory that holds the weight.
 //   more rows:              a panel is widened once into the second-level cache; bound by the dot product instruction.
 // Meaning: reference/matmul.cc, bit for bit.
 
 constexpr std::int64_t kIntegerRows = 384;  // of a tile of y
 
-/// sums[r][part] over groups [begin, end) for kRows rows.
+/// What a segment's sums become where scales vary along k and activations have no zero point:
+///   values[r] = fma(float(sums[r] - zero * x_sums[r]), scale * x_scales[r], values[r])
+struct Promotion {
+  const cpu::IntegerTask* task;
+  const void* scales;
+  const std::uint8_t* zero_points;  // of this segment's block, or null: task->w_zero
+  std::int64_t first_scale;
+  const std::int32_t* const* x_sums;
+  const float* const* x_scales;
+  float* values;
+};
+
+template <int kRows, int kFirstPart>
+[[gnu::always_inline]] inline void promote(const I (&sum)[kRows][kTileParts], const Promotion& to) {
+  for (int p = 0; p < kTileParts; ++p) {
+    const int column = (kFirstPart + p) * kPart;
+    const F scale = to.task->w_varies ? load_scales(to.task->scales, to.scales, to.first_scale + column) : set(1.0f);
+    const I stored = to.zero_points != nullptr ? widen_bytes(to.zero_points + column) : set_lanes(static_cast<std::uint32_t>(to.task->w_zero));
+    const I zero = kDotOffset == 0 ? stored : minus_product(stored, set_lanes(1), kDotOffset);
+    for (int r = 0; r < kRows; ++r) {
+      const F factor = to.task->x_varies ? mul(scale, broadcast(to.x_scales[r])) : scale;
+      float* value = to.values + r * kLanes + column;
+      store(value, fma(to_float(minus_product(sum[r][p], zero, *to.x_sums[r])), factor, load(value)));
+    }
+  }
+}
+
+#ifndef NARROW_OWN_DOT_TILE
+/// Over groups [begin, end) for kRows rows: sums[r][part], or their promotion where it is asked for.
 template <int kBits, int kRows, int kFirstPart>
-void dot_parts(const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x, std::int32_t* sums) {
+void dot_parts(const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x, std::int32_t* sums, const Promotion* to) {
   constexpr int kSteps = 8 / kBits;
   I sum[kRows][kTileParts];
   for (int r = 0; r < kRows; ++r)
@@ -38,16 +66,19 @@ void dot_parts(const std::byte* panel, std::int64_t begin, std::int64_t end, con
       });
     });
   }
+  if (to != nullptr) return promote<kRows, kFirstPart>(sum, *to);
   for (int r = 0; r < kRows; ++r)
     for (int p = 0; p < kTileParts; ++p) store_lanes(sums + r * kLanes + (kFirstPart + p) * kPart, sum[r][p]);
 }
 
 template <int kBits, int kRows>
-void dot_tile(int rows, const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x, std::int32_t* sums) {
+void dot_tile(int rows, const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x, std::int32_t* sums,
+              const Promotion* to) {
   if constexpr (kRows > 1)
-    if (rows < kRows) return dot_tile<kBits, kRows - 1>(rows, panel, begin, end, x, sums);
-  unroll<0, kParts / kTileParts>([&](auto part) { dot_parts<kBits, kRows, decltype(part)::value * kTileParts>(panel, begin, end, x, sums); });
+    if (rows < kRows) return dot_tile<kBits, kRows - 1>(rows, panel, begin, end, x, sums, to);
+  unroll<0, kParts / kTileParts>([&](auto part) { dot_parts<kBits, kRows, decltype(part)::value * kTileParts>(panel, begin, end, x, sums, to); });
 }
+#endif
 
 /// A panel's codes as bytes, in the order of the packed activations.
 template <int kBits>
@@ -80,7 +111,7 @@ inline void correct_row(const cpu::IntegerTask& task, const IntegerPanel& panel,
   const auto count = static_cast<std::uint32_t>(end - begin), ux = static_cast<std::uint32_t>(x_sum), uz = static_cast<std::uint32_t>(x_zero);
   auto* out = reinterpret_cast<std::uint32_t*>(sums);
   if (!task.w_has_zeros) {
-    const std::uint32_t zero = static_cast<std::uint32_t>(task.w_zero), both = zero * ux - count * uz * zero;
+    const std::uint32_t zero = static_cast<std::uint32_t>(task.w_zero), both = (zero - kDotOffset) * ux - count * uz * zero;
     if (!task.x_has_zeros) {
       for (int i = 0; i < kLanes; ++i) out[i] -= both;
     } else {
@@ -88,10 +119,10 @@ inline void correct_row(const cpu::IntegerTask& task, const IntegerPanel& panel,
     }
     return;
   }
-  const std::uint32_t per_zero = ux - count * uz;
+  const std::uint32_t per_zero = ux - count * uz, shifted = std::uint32_t{kDotOffset} * ux;
   for (int i = 0; i < kLanes; ++i) {
     const std::uint32_t zero = panel.zero_points[block + i];
-    out[i] -= zero * per_zero + uz * static_cast<std::uint32_t>(panel.sums[block + i]);
+    out[i] -= zero * per_zero - shifted + uz * static_cast<std::uint32_t>(panel.sums[block + i]);
   }
 }
 
@@ -146,7 +177,20 @@ void integer_rows(const MatmulProblem& problem, const MatmulTile& part, const st
   for (std::int64_t segment = 0; segment < task.segments; ++segment) {
     const std::int64_t begin = segment * task.segment_groups;
     const std::int64_t end = begin + task.segment_groups < task.groups ? begin + task.segment_groups : task.groups;
-    dot_tile<kCodeBits, kDotRows>(rows, codes, begin, end, pointers, sums);
+    if (varies && !task.x_has_zeros) {
+      const std::int32_t* row_sums[kDotRows];
+      const float* row_scales[kDotRows];
+      for (int r = 0; r < kDotRows; ++r) {
+        const std::int64_t m = first_row + (r < rows ? r : 0);
+        row_sums[r] = x_sums + m * task.segments + segment;
+        row_scales[r] = x_scales + m * task.x_blocks + segment / task.segments_per_x_block;
+      }
+      const std::int64_t block = segment / task.segments_per_w_block * kLanes;
+      const Promotion to{&task, problem.w.scales, task.w_has_zeros ? panel.zero_points + block : nullptr, panel.first_scale + block, row_sums, row_scales, values};
+      dot_tile<kCodeBits, kDotRows>(rows, codes, begin, end, pointers, sums, &to);
+      continue;
+    }
+    dot_tile<kCodeBits, kDotRows>(rows, codes, begin, end, pointers, sums, nullptr);
     for (int r = 0; r < rows; ++r) {
       const std::int64_t m = first_row + r, x_block = m * task.x_blocks + segment / task.segments_per_x_block;
       correct_row(task, panel, segment, x_sums[m * task.segments + segment], x_zeros[x_block], sums + r * kLanes);

@@ -37,7 +37,8 @@ void append_rows(std::vector<MatmulKernel>& rows, Isa isa, const MatmulNames& na
       rows.push_back({name, isa, takes, accepts, bodies.dot_rows, kPanel, integer_packed_bytes, integer_begin, integer_pack, scratch, run});
   };
   const auto weight = [&](const char* name, const char* takes, bool (*accepts)(const MatmulProblem&), MatmulRun run) {
-    rows.push_back({name, isa, takes, accepts, bodies.float_rows, kPanel, float_packed_bytes, float_begin, float_pack, bodies.float_scratch, run});
+    if (run != nullptr)
+      rows.push_back({name, isa, takes, accepts, bodies.float_rows, kPanel, float_packed_bytes, float_begin, float_pack, bodies.float_scratch, run});
   };
   constexpr const char* kDot = "8-bit integer activations, scales per row, tensor or 32 i along k, and panels of integer weights of its width";
   dot(names.dot8, kDot, accepts_dot<8>, bodies.dot8_scratch, bodies.dot8);

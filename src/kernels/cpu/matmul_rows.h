@@ -31,10 +31,19 @@ struct MatmulBodies {
         integer_scratch_bytes<8>, integer_scratch_bytes<4>, integer_scratch_bytes<2>, kIntegerRows                                  \
   }
 
+/// The integer members alone, of instruction sets that add nothing to the float ones.
+#define NARROW_MATMUL_DOT_BODIES                                                                                             \
+  {                                                                                                                          \
+    nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,     \
+        float_scratch_bytes, kFloatRows, integer_run<8>, integer_run<4>, integer_run<2>, integer_scratch_bytes<8>,           \
+        integer_scratch_bytes<4>, integer_scratch_bytes<2>, kIntegerRows                                                      \
+  }
+
 /// Appends the rows of one instruction set, best first. Names are literals: one array per set.
 struct MatmulNames {
-  const char *dot8, *dot4, *dot2;
-  const char *fp32, *float16, *float8, *float6, *int8, *code5, *code4, *code3, *code2, *code1, *code4_zero, *code3_zero, *code2_zero;
+  const char *dot8 = nullptr, *dot4 = nullptr, *dot2 = nullptr;
+  const char *fp32 = nullptr, *float16 = nullptr, *float8 = nullptr, *float6 = nullptr, *int8 = nullptr, *code5 = nullptr, *code4 = nullptr;
+  const char *code3 = nullptr, *code2 = nullptr, *code1 = nullptr, *code4_zero = nullptr, *code3_zero = nullptr, *code2_zero = nullptr;
 };
 void append_rows(std::vector<MatmulKernel>& rows, Isa isa, const MatmulNames& names, const MatmulBodies& bodies);
 
@@ -43,9 +52,20 @@ void append_rows(std::vector<MatmulKernel>& rows, Isa isa, const MatmulNames& na
 namespace narrow::avx512 {
 extern const cpu::MatmulBodies kMatmulBodies;
 }
+namespace narrow::amx {
+extern const cpu::MatmulRun kDot8;
+extern const cpu::MatmulScratch kDot8Scratch;
+extern const std::int64_t kDot8Rows;
+}
 namespace narrow::avx2 {
 extern const cpu::MatmulBodies kMatmulBodies;
 }
 namespace narrow::neon {
+extern const cpu::MatmulBodies kMatmulBodies;
+}
+namespace narrow::dotprod {
+extern const cpu::MatmulBodies kMatmulBodies;
+}
+namespace narrow::i8mm {
 extern const cpu::MatmulBodies kMatmulBodies;
 }

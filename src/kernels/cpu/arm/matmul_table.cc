@@ -1,7 +1,31 @@
+/// The matmul rows of AArch64, best first.
+
+#include "kernels/cpu/matmul_rows.h"
 #include "kernels/cpu/matmul_tables.h"
 
 namespace narrow::cpu {
+namespace {
 
-std::span<const MatmulKernel> matmul_rows() { return {}; }
+constexpr MatmulNames kNeonNames{
+    "neon_matmul_int8_int8_any", "neon_matmul_int8_int4_any", "neon_matmul_int8_int2_any",
+    "neon_matmul_f32_fp32_none", "neon_matmul_f32_float16_any", "neon_matmul_f32_float8_any", "neon_matmul_f32_float6_any",
+    "neon_matmul_f32_int8_any", "neon_matmul_f32_code5_any", "neon_matmul_f32_code4_any", "neon_matmul_f32_code3_any",
+    "neon_matmul_f32_code2_any", "neon_matmul_f32_code1_any", "neon_matmul_f32_uint4_any", "neon_matmul_f32_uint3_any",
+    "neon_matmul_f32_uint2_any"};
+constexpr MatmulNames kDotProdNames{"dotprod_matmul_int8_int8_any", "dotprod_matmul_int8_int4_any", "dotprod_matmul_int8_int2_any"};
+constexpr MatmulNames kI8mmNames{"i8mm_matmul_int8_int8_any", "i8mm_matmul_int8_int4_any", "i8mm_matmul_int8_int2_any"};
+
+}  // namespace
+
+std::span<const MatmulKernel> matmul_rows() {
+  static const std::vector<MatmulKernel> rows = [] {
+    std::vector<MatmulKernel> table;
+    append_rows(table, Isa::kI8mm, kI8mmNames, i8mm::kMatmulBodies);
+    append_rows(table, Isa::kDotProd, kDotProdNames, dotprod::kMatmulBodies);
+    append_rows(table, Isa::kNeon, kNeonNames, neon::kMatmulBodies);
+    return table;
+  }();
+  return rows;
+}
 
 }  // namespace narrow::cpu

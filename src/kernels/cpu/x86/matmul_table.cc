@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/matmul_rows.h"
 #include "kernels/cpu/matmul_tables.h"
+#include "kernels/cpu/matmul_task.h"
 
 namespace narrow::cpu {
 namespace {
@@ -20,11 +21,18 @@ constexpr MatmulNames kAvx2Names{
     "avx2_matmul_f32_code2_any", "avx2_matmul_f32_code1_any", "avx2_matmul_f32_uint4_any", "avx2_matmul_f32_uint3_any",
     "avx2_matmul_f32_uint2_any"};
 
+/// Tiles of 16 rows: fewer are left to vectors, which need no tile configuration.
+bool accepts_tiles(const MatmulProblem& problem) {
+  return problem.m >= 16 && accepts_integer(problem, 8) && !varies_along_k(problem.x.scheme, problem.x.grid) && !varies_along_k(problem.w.scheme, problem.w.grid);
+}
+
 }  // namespace
 
 std::span<const MatmulKernel> matmul_rows() {
   static const std::vector<MatmulKernel> rows = [] {
     std::vector<MatmulKernel> table;
+    table.push_back({"amx_matmul_int8_int8_row", Isa::kAmx, "16 rows or more of 8-bit integers and panels of 8-bit integers, no scale along k", accepts_tiles,
+                     amx::kDot8Rows, 64, integer_packed_bytes, integer_begin, integer_pack, amx::kDot8Scratch, amx::kDot8});
     append_rows(table, Isa::kAvx512, kAvx512Names, avx512::kMatmulBodies);
     append_rows(table, Isa::kAvx2, kAvx2Names, avx2::kMatmulBodies);
     return table;

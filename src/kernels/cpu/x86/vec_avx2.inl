@@ -82,6 +82,7 @@ inline F look_up32(I index, const Table& table) {
 // ---- integer dot products: vpmaddubsw would saturate (2 * 255 * 127 > 32767), so bytes widen to 16 bits, even and odd ones apart ----
 
 constexpr int kDotRows = 3;
+constexpr std::uint32_t kDotOffset = 0;  // subtracted from weights before the product
 struct DotWeight {
   I even, odd;
 };
@@ -101,5 +102,10 @@ inline DotActivation dot_activation(const std::int8_t* p) {
 inline I dot(I sum, const DotWeight& w, const DotActivation& x) {
   for (int h = 0; h < 2; ++h)
     sum.v[h] = _mm256_add_epi32(_mm256_add_epi32(sum.v[h], _mm256_madd_epi16(w.even.v[h], x.even)), _mm256_madd_epi16(w.odd.v[h], x.odd));
+  return sum;
+}
+/// sum - w * x
+inline I minus_product(I sum, I w, std::int32_t x) {
+  for (int h = 0; h < 2; ++h) sum.v[h] = _mm256_sub_epi32(sum.v[h], _mm256_mullo_epi32(w.v[h], _mm256_set1_epi32(x)));
   return sum;
 }

@@ -47,7 +47,10 @@ inline F look_up32(I index, const Table& table) { return _mm512_permutex2var_ps(
 
 // ---- integer dot products ----
 
+#ifndef NARROW_OWN_DOT_TILE
 constexpr int kDotRows = 6;
+#endif
+constexpr std::uint32_t kDotOffset = 0;  // subtracted from weights before the product
 using DotWeight = I;      // 16 x 4 unsigned bytes
 using DotActivation = I;  // 4 signed bytes, in every lane
 inline DotWeight dot_weight(I lanes) { return lanes; }
@@ -57,3 +60,5 @@ inline DotActivation dot_activation(const std::int8_t* p) {
   return _mm512_set1_epi32(word);
 }
 inline I dot(I sum, DotWeight w, DotActivation x) { return _mm512_dpbusd_epi32(sum, w, x); }
+/// sum - w * x
+inline I minus_product(I sum, I w, std::int32_t x) { return _mm512_sub_epi32(sum, _mm512_mullo_epi32(w, _mm512_set1_epi32(x))); }
