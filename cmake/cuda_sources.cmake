@@ -1,7 +1,7 @@
 # The CUDA half of the device layer and the GPU kernels, or the stub in their place.
 target_sources(narrow PRIVATE ops/cuda_quantize.cc)
 if(NOT NARROW_WITH_CUDA)
-  target_sources(narrow PRIVATE device/cuda_stub.cc)
+  target_sources(narrow PRIVATE device/cuda_stub.cc kernels/cuda_stub.cc)
   return()
 endif()
 target_sources(narrow PRIVATE
