@@ -7,7 +7,7 @@ inline VU random_lanes(std::uint64_t seed, std::uint64_t index) {
   std::uint32_t words[kLanes];
   const std::uint64_t high_seed = seed >> 32;
   for (int part = 0; part < 2; ++part) {
-    VL left, right;
+    VL left{}, right{};
     for (int lane = 0; lane < kLanes / 2; ++lane) {
       const std::uint64_t counter = index + static_cast<std::uint64_t>(part * (kLanes / 2) + lane);
       left[lane] = counter & 0xFFFFFFFFu;

@@ -11,7 +11,7 @@ struct LowBytes {
   }
 
   VL load(const std::uint8_t* from) const {
-    VL words;
+    VL words{};
     for (int i = 0; i < kLanes / 2; ++i) {
       std::uint64_t word;
       __builtin_memcpy(&word, from + i * kBytes, 8);

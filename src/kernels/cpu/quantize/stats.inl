@@ -91,7 +91,7 @@ inline double segment_sum(const float* x, int count) {
       from = group;
     }
     for (int j = 0; j < kParts / kHalf; ++j) {
-      VD wide;
+      VD wide{};
       for (int lane = 0; lane < kHalf; ++lane) {
         const std::uint32_t magnitude = bits_of_float(from[j * kHalf + lane]) & kMagnitude;
         wide[lane] = static_cast<double>(magnitude < 0x7F800000u ? float_of(magnitude) : 0.0f);
