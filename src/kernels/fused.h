@@ -25,6 +25,23 @@ struct FusedProblem {
   float epsilon = 1e-5f;
 };
 
+namespace cpu {
+struct ElementPlan;  // kernels/cpu/quantize/plan.h
+}
+
+/// The quantization of one produced row in the usual case: symmetric int8 or fp8 with dynamic fp32 scales, nearest even.
+struct FusedFinish {
+  std::int64_t cols = 0;
+  std::int64_t block = 0;               ///< columns of a scale: cols, or a multiple of 64
+  const cpu::ElementPlan* element = nullptr;
+  float largest = 0.0f;                 ///< value of the element
+  float* scales = nullptr;              ///< of this row
+  std::uint8_t* codes = nullptr;        ///< [cols]
+  bool around_caches = false;           ///< the codes of all rows will not fit into caches
+  const void* next[2] = {};             ///< rows of cols * next_bytes that will be read next, or null
+  std::int64_t next_bytes = 0;
+};
+
 /// A row of the table. run writes the fp32 rows [row_begin, row_end) that are to be quantized to y [.., cols], contiguous, which
 /// a quantize kernel then reads from the first-level cache. Pure: no allocation, no exception; rows are independent.
 struct FusedKernel {
@@ -32,6 +49,10 @@ struct FusedKernel {
   Isa isa;
   bool (*accepts)(const FusedProblem&);
   void (*run)(const FusedProblem&, std::int64_t row_begin, std::int64_t row_end, float* y);
+  /// Quantizes a produced row. False, with nothing promised about the outputs, where the general quantizer must do it: a value
+  /// is not finite, or a scale lies beyond 2^-60 .. 2^60. Null where there is none.
+  bool (*finish)(const FusedFinish&, const float* y);
+  void (*fence)();                      ///< after the last row of a thread; null where finish is
 };
 
 /// The rows, best first; the last is the reference, which takes everything.

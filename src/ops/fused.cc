@@ -16,6 +16,7 @@
 #include "format/layout.h"
 #include "format/packing.h"
 #include "format/scale_rule.h"
+#include "kernels/cpu/quantize/plan.h"
 #include "kernels/storage.h"
 #include "narrow/error.h"
 
@@ -104,11 +105,13 @@ struct Plan {
   std::int64_t group = 1;    ///< rows produced at a time
   const FusedKernel* producer = nullptr;
   const QuantizeKernel* quantizer = nullptr;
+  // The usual case, where the producer's row of the table also quantizes; element is null in all others.
+  const cpu::ElementPlan* element = nullptr;
+  bool around_caches = false;
 };
 
-/// Rows [begin, end): produced into y, quantized into codes (a row-major block of its own).
-void run_group(const Plan& plan, std::int64_t begin, std::int64_t end, float* y, std::uint8_t* codes) {
-  plan.producer->run(plan.fused, begin, end, y);
+/// The general quantizer on rows [begin, end) that stand in y.
+void quantize_rows(const Plan& plan, std::int64_t begin, std::int64_t end, const float* y, std::uint8_t* codes) {
   QuantizeProblem problem = plan.quantize;
   problem.x = y;
   problem.rows = end - begin;
@@ -120,6 +123,32 @@ void run_group(const Plan& plan, std::int64_t begin, std::int64_t end, float* y,
     if (problem.zero_points != nullptr) problem.zero_points += first;
   }
   plan.quantizer->run(problem, {0, problem.rows, 0, problem.cols});
+}
+
+const void* row_of(const void* data, DType dtype, std::int64_t stride, std::int64_t row) {
+  return data == nullptr ? nullptr : static_cast<const std::byte*>(data) + row * stride * (bits_of(dtype) / 8);
+}
+
+/// Rows [begin, end): produced into y, quantized into codes (a row-major block of its own).
+void run_group(const Plan& plan, std::int64_t begin, std::int64_t end, float* y, std::uint8_t* codes) {
+  const FusedProblem& fused = plan.fused;
+  if (plan.element == nullptr) {
+    plan.producer->run(fused, begin, end, y);
+    quantize_rows(plan, begin, end, y, codes);
+    return;
+  }
+  FusedFinish finish{.cols = fused.cols, .block = plan.quantize.grid.tile_cols, .element = plan.element,
+                     .largest = static_cast<float>(plan.quantize.scheme.element.largest()), .around_caches = plan.around_caches,
+                     .next_bytes = bits_of(fused.dtype) / 8};
+  for (std::int64_t row = begin; row < end; ++row, codes += plan.quantize.row_bytes) {
+    plan.producer->run(fused, row, row + 1, y);
+    finish.scales = static_cast<float*>(plan.quantize.scales) + row * plan.quantize.grid.cols;
+    finish.codes = codes;
+    const bool more = row + 1 < fused.rows;
+    finish.next[0] = more ? row_of(fused.x, fused.dtype, fused.x_stride, row + 1) : nullptr;
+    finish.next[1] = more ? row_of(fused.other, fused.dtype, fused.other_stride, row + 1) : nullptr;
+    if (!plan.producer->finish(finish, y)) quantize_rows(plan, row, row + 1, y, codes);
+  }
 }
 
 /// A block of row-major codes to their places: stripe by stripe, so that neighbouring rows are neighbours in memory.
@@ -161,10 +190,20 @@ void run_plan(const Plan& plan) {
     std::byte* mine = scratch.data() + static_cast<std::size_t>(thread) * (y_bytes + block_bytes);
     const std::int64_t begin = units * thread / count * kGatheredRows, end = std::min(rows, units * (thread + 1) / count * kGatheredRows);
     run_rows(plan, begin, end, reinterpret_cast<float*>(mine), reinterpret_cast<std::uint8_t*>(mine + y_bytes));
+    if (plan.element != nullptr) plan.producer->fence();
   }
 }
 
-/// T is QuantizedTensor or LaidOutTensor: the parts have the same names.
+/// Symmetric int8 and fp8 with dynamic fp32 scales, per row or per block of a multiple of 64.
+bool is_usual(const Plan& plan) {
+  const Scheme& scheme = plan.quantize.scheme;
+  const bool element = scheme.element == kInt8 || scheme.element == kFp8E4m3 || scheme.element == kFp8E5m2;
+  const bool block = plan.quantize.grid.tile_cols % 64 == 0 || plan.quantize.grid.tile_cols >= plan.fused.cols;
+  return plan.producer->finish != nullptr && element && block && !scheme.asymmetric && scheme.rule == ScaleRule::kLargest && scheme.scale == kFp32 &&
+         !plan.quantize.scales_given;
+}
+
+/// Output is QuantizedTensor or LaidOutTensor: the parts have the same names.
 template <typename Output>
 void run_fused(const FusedInput& input, const Scheme& scheme, Layout layout, Output& out) {
   const MatrixShape matrix = as_matrices(input.x.shape());
@@ -208,6 +247,11 @@ void run_fused(const FusedInput& input, const Scheme& scheme, Layout layout, Out
   }
   if (!rows_first && places != fused.rows * fused.cols) std::memset(problem.codes, 0, static_cast<std::size_t>(places));
   plan.quantizer = &find(problem);
+  const cpu::QuantizePlan quantize_plan = cpu::plan_of(problem);
+  if (is_usual(plan)) {
+    plan.element = &quantize_plan.element;
+    plan.around_caches = rows_first && quantize_plan.stream;
+  }
   run_plan(plan);
 }
 

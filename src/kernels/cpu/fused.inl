@@ -1,5 +1,8 @@
 // The fused neighbours, kLanes elements at a time: reference/fused.cc, bit for bit. A leaf includes this file inside its own
-// namespace, after vector.inl and its own widen_half(VHalf) -> VF and narrow_half(VF) -> VHalf (nearest even, finite or NaN).
+// namespace, after vector.inl, quantize/encode.inl and its own
+//   widen_half(VHalf) -> VF and narrow_half(VF) -> VHalf (nearest even, finite or NaN)
+//   multiply_add(a, b, c) = a b + c and subtract_product(a, b, c) = c - a b, each with one rounding
+//   write_codes(to, VU (&codes)[64 / kLanes], around_caches): 64 bytes, and fence()
 //
 // Mapping:  rows one after the other; x is read once and kept as fp32 in y (first-level cache), where the later passes run.
 // Bound:    memory; 2 or 4 bytes read per element and operand, 0 written here (the quantizer writes the codes).
@@ -226,4 +229,83 @@ void fused_run(const FusedProblem& problem, std::int64_t row_begin, std::int64_t
       default: fused_row<0>(problem, row, y); break;
     }
   }
+}
+
+/// y / s from r = 1 / s rounded to nearest: the remainder of y * r is exact, and adding its quotient rounds as the division does
+/// (Markstein 1990), as long as nothing under- or overflows. Smaller values than that have the code of +-0 all the same.
+struct Divisor {
+  VF s, r;
+  explicit Divisor(float scale) : s(splat(scale)), r(splat(1.0f / scale)) {}
+  VF operator()(VF y) const {
+    const VF q = y * r;
+    const VF exact = multiply_add(subtract_product(q, s, y), r, q);
+    return as_float((as_bits(exact) & kMagnitude) | (as_bits(y) & ~kMagnitude));
+  }
+};
+
+struct Int8Codes {
+  explicit Int8Codes(const ElementPlan&) {}
+  VU operator()(VF quotient) const { return as_bits(quotient + 12582912.0f); }  // 1.5 * 2^23: the low byte is the integer
+};
+
+struct Float8Codes {
+  FloatEncoder<Rounding::kNearestEven> encoder;
+  explicit Float8Codes(const ElementPlan& element) : encoder{element.format} {}
+  VU operator()(VF quotient) const {
+    const VU bits = as_bits(quotient);
+    return (VU)encoder.nearest((VI)(bits & kMagnitude)) | ((bits >> encoder.f.sign_shift) & encoder.f.sign_bit);
+  }
+};
+
+inline std::int32_t largest_of(const float* y, std::int64_t count) {
+  VI a = splat(0), b = a, c = a, d = a;
+  std::int64_t i = 0;
+  for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
+    a = larger(a, magnitude_of(load<VF>(y + i)));
+    b = larger(b, magnitude_of(load<VF>(y + i + kLanes)));
+    c = larger(c, magnitude_of(load<VF>(y + i + 2 * kLanes)));
+    d = larger(d, magnitude_of(load<VF>(y + i + 3 * kLanes)));
+  }
+  for (; i < count; i += kLanes) a = larger(a, magnitude_of(load_part<VF>(y + i, static_cast<int>(min_of<std::int64_t>(kLanes, count - i)))));
+  a = larger(larger(a, b), larger(c, d));
+  std::int32_t lanes[kLanes], result = 0;
+  store(lanes, a);
+  for (int lane = 0; lane < kLanes; ++lane) result = max_of(result, lanes[lane]);
+  return result;
+}
+
+template <typename Codes>
+inline bool finish_row_as(const FusedFinish& finish, const float* y) {
+  constexpr int kVectors = 64 / kLanes;
+  const Codes encode(*finish.element);
+  const char *next = static_cast<const char*>(finish.next[0]), *other = static_cast<const char*>(finish.next[1]);
+  for (std::int64_t begin = 0, block = 0; begin < finish.cols; begin += finish.block, ++block) {
+    const std::int64_t end = min_of(finish.cols, begin + finish.block);
+    const std::int32_t amax = largest_of(y + begin, end - begin);
+    if (amax >= kInfinityBits) return false;
+    const float scale = amax == 0 ? 1.0f : __builtin_bit_cast(float, amax) / finish.largest;
+    if (!(scale >= 0x1p-60f && scale <= 0x1p60f)) return false;
+    finish.scales[block] = scale;
+    const Divisor divide(scale);
+    std::int64_t i = begin;
+    for (; i + 64 <= end; i += 64) {
+      if (next != nullptr)
+        for (std::int64_t line = 0; line < finish.next_bytes; ++line) __builtin_prefetch(next + i * finish.next_bytes + line * 64);
+      if (other != nullptr)
+        for (std::int64_t line = 0; line < finish.next_bytes; ++line) __builtin_prefetch(other + i * finish.next_bytes + line * 64);
+      VU codes[kVectors];
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) codes[v] = encode(divide(load<VF>(y + i + v * kLanes)));
+      write_codes(finish.codes + i, codes, finish.around_caches);
+    }
+    for (; i < end; i += kLanes) {
+      const int n = static_cast<int>(min_of<std::int64_t>(kLanes, end - i));
+      store_part(finish.codes + i, __builtin_convertvector(encode(divide(load_part<VF>(y + i, n))), VByte), n);
+    }
+  }
+  return true;
+}
+
+bool fused_finish(const FusedFinish& finish, const float* y) {
+  return finish.element->kind == ElementKind::kInteger ? finish_row_as<Int8Codes>(finish, y) : finish_row_as<Float8Codes>(finish, y);
 }

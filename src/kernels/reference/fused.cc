@@ -70,6 +70,6 @@ void run(const FusedProblem& problem, std::int64_t row_begin, std::int64_t row_e
 
 }  // namespace
 
-const FusedKernel kFused{"ref_fused", Isa::kScalar, accepts, run};
+const FusedKernel kFused{"ref_fused", Isa::kScalar, accepts, run, nullptr, nullptr};
 
 }  // namespace narrow::reference
