@@ -2,7 +2,7 @@
 //   sum (x - zx)(w - zw) = sum x w - zw sum x - zx sum w + k zx zw
 // with x signed bytes and w the stored, unsigned codes: the first sum is the dot product, sum x comes with the packed row, sum w with
 // the prepared weight; a leaf whose dot product takes signed weights subtracts kDotOffset from them, and zw with it. int32 may wrap on the way; the corrected sum fits (accepts_integer), so it is exact.
-//   up to one tile of rows: codes are widened to bytes in registers; bound by the memory that holds the weight.
+//   up to four tiles of rows: codes are widened to bytes in registers; bound by the memory that holds the weight.
 //   more rows:              a panel is widened once into the second-level cache; bound by the dot product instruction.
 // Meaning: reference/matmul.cc, bit for bit.
 
@@ -220,7 +220,7 @@ void integer_run(const MatmulProblem& problem, const MatmulTile& part, const std
   panel.first_scale = index * task.scales.blocks * kLanes;
   panel.zero_points = problem.w.zero_points + (task.w_has_zeros ? panel.first_scale : 0);
   panel.sums = problem.w.sums + panel.first_scale;
-  const bool widened = kBits < 8 && part.m_end - part.m_begin > kDotRows;
+  const bool widened = kBits < 8 && part.m_end - part.m_begin > 4 * kDotRows;
   if constexpr (kBits < 8)
     if (widened) {
       std::byte* bytes = scratch + kDotRows * kLanes * 8;

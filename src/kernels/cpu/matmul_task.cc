@@ -129,10 +129,54 @@ IntegerTask integer_task(const MatmulProblem& problem) {
   return task;
 }
 
+/// The sum of signed bytes, a multiple of 8 of them, eight at a time: u = s + 128 is unsigned, and 16-bit fields hold 128 sums of two.
+std::int32_t sum_of_bytes(const std::int8_t* bytes, std::int64_t count) {
+  constexpr std::uint64_t kPairs = 0x00FF00FF00FF00FFu, kSigns = 0x8080808080808080u;
+  std::int64_t total = 0;
+  for (std::int64_t begin = 0; begin < count; begin += 8 * 128) {
+    const std::int64_t end = std::min(count, begin + 8 * 128);
+    std::uint64_t fields = 0;
+    for (std::int64_t i = begin; i < end; i += 8) {
+      std::uint64_t word;
+      std::memcpy(&word, bytes + i, 8);
+      word ^= kSigns;
+      fields += (word & kPairs) + ((word >> 8) & kPairs);
+    }
+    total += static_cast<std::int64_t>((fields & 0xFFFFu) + ((fields >> 16) & 0xFFFFu) + ((fields >> 32) & 0xFFFFu) + (fields >> 48));
+  }
+  return static_cast<std::int32_t>(total - 128 * count);
+}
+
+/// Unsigned bytes to signed ones, a multiple of 8: code - 128.
+void flip_signs(std::int8_t* bytes, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += 8) {
+    std::uint64_t word;
+    std::memcpy(&word, bytes + i, 8);
+    word ^= 0x8080808080808080u;
+    std::memcpy(bytes + i, &word, 8);
+  }
+}
+
+/// 4-bit weights: of every 8 bytes the even ones, then the odd ones.
+void reorder_pairs(std::int8_t* row, std::int64_t bytes) {
+  const auto squeeze = [](std::uint64_t x) {
+    x &= 0x00FF00FF00FF00FFu;
+    x = (x | x >> 8) & 0x0000FFFF0000FFFFu;
+    return (x | x >> 16) & 0xFFFFFFFFu;
+  };
+  for (std::int64_t i = 0; i < bytes; i += 8) {
+    std::uint64_t word;
+    std::memcpy(&word, row + i, 8);
+    word = squeeze(word) | squeeze(word >> 8) << 32;
+    std::memcpy(row + i, &word, 8);
+  }
+}
+
 /// Moves the bytes of every 32 k into the order in which a decoder of `bits`-bit codes meets them:
 /// word v * (8/bits) + j holds k = v * 32/bits + j + (8/bits) * i in byte i.
 void reorder(std::int8_t* row, std::int64_t groups, int bits) {
   if (bits == 8) return;
+  if (bits == 4) return reorder_pairs(row, groups * kGroup);
   const int parts = 8 / bits, per = 32 / bits;
   for (std::int64_t group = 0; group < groups; ++group) {
     std::int8_t* bytes = row + group * kGroup;
@@ -207,16 +251,18 @@ void integer_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64
   for (std::int64_t row = m_begin; row < m_end; ++row) {
     auto* out = reinterpret_cast<std::int8_t*>(packed + task.x_offset) + row * task.x_stride;
     const std::uint8_t* codes = x.codes + static_cast<std::size_t>(row) * x.row_bytes;
-    const auto flip = static_cast<std::uint8_t>(offset);
-    for (std::int64_t i = 0; i < problem.k; ++i) out[i] = static_cast<std::int8_t>(codes[i] ^ flip);
-    std::fill(out + problem.k, out + task.groups * kGroup, std::int8_t{0});
+    const std::int64_t k = problem.k, padded = task.groups * kGroup;
+    std::memcpy(out, codes, static_cast<std::size_t>(k));
+    std::fill(out + k, out + padded, std::int8_t{0});
+    if (offset != 0) {
+      flip_signs(out, padded);
+      std::fill(out + k, out + padded, std::int8_t{0});
+    }
 
     auto* sums = reinterpret_cast<std::int32_t*>(packed + task.sums_offset) + row * task.segments;
     for (std::int64_t segment = 0; segment < task.segments; ++segment) {
       const std::int64_t begin = segment * task.segment_groups * kGroup, end = std::min(task.groups, (segment + 1) * task.segment_groups) * kGroup;
-      std::int32_t sum = 0;
-      for (std::int64_t i = begin; i < end; ++i) sum += out[i];
-      sums[segment] = sum;
+      sums[segment] = sum_of_bytes(out + begin, end - begin);
     }
     auto* scales = reinterpret_cast<float*>(packed + task.x_scales_offset) + row * task.x_blocks;
     auto* zeros = reinterpret_cast<std::int32_t*>(packed + task.x_zeros_offset) + row * task.x_blocks;
