@@ -3,7 +3,7 @@
 /// Mapping:  a group of 16 threads per 1024-column segment takes a row: thread i of a segment holds columns 32 j + 2 i and the next,
 ///           j = 0 .. 31, as fp32 in registers. So partial sum p of format/row_sum.h is one thread's chain of additions, a stripe of COL32
 ///           is one j, and a 1x128 block is 4 of them. One thread block per multiprocessor holds several groups, which share the
-///           weights (fp32 in shared memory) and meet at named barriers; every group has two rows on their way into shared memory.
+///           weights (fp32 in shared memory) and meet at named barriers; while a row is in registers, the next one is on its way into shared memory.
 /// Requires: the shared memory of one multiprocessor (bf16: 18,000 columns of LayerNorm, 27,000 of RMSNorm) and at most 32 segments.
 /// Bound:    memory; 2 + 1 B per element (bf16); about 12 (RMSNorm) to 16 (LayerNorm) instructions per element.
 /// Meaning:  kernels/reference/fused.cc and kernels/reference/quantize.cc, bit for bit.
@@ -17,12 +17,14 @@
 #include "kernels/cuda/fused.h"
 #include "kernels/cuda/fused_encode.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launch_after.cuh"
 #include "kernels/storage.h"
 
 namespace narrow::cuda {
 
 inline constexpr int kSegment = kSumSegment, kSegmentThreads = 16, kSteps = kSumLanes;
-inline constexpr int kFusedThreads = 512, kMostGroups = 15, kStages = 2, kSums = 34;  // floats per exchange of a group
+inline constexpr int kFusedThreads = 512, kMostGroups = 15, kMostSegments = 32;
+inline constexpr int kExchange = 2 * kMostSegments * 8 + 4 * 32 * 4;  // bytes: two rounds of sums, four of maxima
 static_assert(kSegment == kSteps * 2 * kSegmentThreads);
 
 struct FusedArgs {
@@ -30,6 +32,8 @@ struct FusedArgs {
   int segments;  // even: a warp holds two
   int groups;    // per thread block
   bool x_aligned, other_aligned, codes_aligned;
+  double inverse_columns;
+  bool exact_inverse;  // the columns are a power of two
 };
 
 NARROW_HOST_DEVICE constexpr bool has_other(FusedOp op) { return op == FusedOp::kSiluMul || op == FusedOp::kAddRmsNorm; }
@@ -41,23 +45,22 @@ NARROW_HOST_DEVICE constexpr int segment_bytes(DType dtype) { return kSegment * 
 /// Bytes of shared memory: weights, then per group the rows on their way and what its warps exchange.
 inline std::size_t fused_rows_memory(FusedOp op, DType dtype, int segments, int groups) {
   const std::size_t vectors = (is_norm(op) ? 1u : 0u) + (op == FusedOp::kLayerNorm ? 1u : 0u);
-  const std::size_t rows = static_cast<std::size_t>(kStages) * (has_other(op) ? 2u : 1u) * static_cast<std::size_t>(segments * segment_bytes(dtype));
-  return vectors * static_cast<std::size_t>(segments) * kSegment * 4u + static_cast<std::size_t>(groups) * (rows + 4u * kSums * sizeof(float));
+  const std::size_t rows = (has_other(op) ? 2u : 1u) * static_cast<std::size_t>(segments * segment_bytes(dtype));
+  return vectors * static_cast<std::size_t>(segments) * kSegment * 4u + static_cast<std::size_t>(groups) * (rows + kExchange);
 }
 
 __device__ inline void copy_16_bytes(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
 }
-__device__ inline void end_copies() { asm volatile("cp.async.commit_group;"); }
-template <int kPending>
-__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
+__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 /// One group of threads: its barrier, its part of shared memory, its place in the row.
 template <FusedOp kOp, DType kType>
 struct Group {
   const FusedArgs& args;
-  unsigned char* stages;  // [kStages][inputs][segments]
-  float* sums;            // [2][kSums], then maxima [2][kSums]
+  unsigned char* stages;  // [inputs][segments]
+  double* sums;           // [2][kMostSegments]
+  float* maxima;          // [4][32]
   int barrier, threads, thread, segment, pair;  // pair: i, 0 .. 15
 
   static constexpr int kInputs = has_other(kOp) ? 2 : 1;
@@ -65,38 +68,41 @@ struct Group {
   __device__ void sync() const { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
   __device__ int columns() const { return static_cast<int>(args.problem.fused.cols); }
   __device__ int column(int step) const { return segment * kSegment + step * 32 + 2 * pair; }
-  __device__ unsigned char* stage(int index, int input) const { return stages + (index * kInputs + input) * args.segments * segment_bytes(kType); }
+  __device__ unsigned char* stage(int input) const { return stages + input * args.segments * segment_bytes(kType); }
 
+  /// A warp loads the two segments that it reads itself: no other warp waits for them.
   __device__ void load_input(const void* data, std::int64_t offset, bool aligned, unsigned char* to) const {
-    constexpr int kSize = size_of(kType), kPerSegment = kSegment * kSize / 16, kGap = segment_bytes(kType) - kSegment * kSize;
-    const char* from = static_cast<const char*>(data) + offset * kSize;
+    constexpr int kSize = size_of(kType), kPer16 = 16 / kSize;
+    const int first = segment * kSegment;
+    const char* from = static_cast<const char*>(data) + (offset + first) * kSize;
+    unsigned char* mine = to + segment * segment_bytes(kType);
     if (aligned) {
-      const std::uint32_t base = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
-      const int chunks = columns() * kSize / 16;
-      for (int c = thread; c < chunks; c += threads) copy_16_bytes(base + static_cast<std::uint32_t>(c * 16 + c / kPerSegment * kGap), from + c * 16);
+      const std::uint32_t base = static_cast<std::uint32_t>(__cvta_generic_to_shared(mine)) + static_cast<std::uint32_t>(pair * 16);
+      const int left = columns() - first - pair * kPer16;
+#pragma unroll
+      for (int k = 0; k < kSegment / kPer16 / kSegmentThreads; ++k)
+        if (k * kSegmentThreads * kPer16 < left) copy_16_bytes(base + static_cast<std::uint32_t>(k * kSegmentThreads * 16), from + pair * 16 + k * kSegmentThreads * 16);
     } else {
       using Word = std::conditional_t<kSize == 2, std::uint16_t, std::uint32_t>;
-      for (int i = thread; i < columns(); i += threads)
-        *reinterpret_cast<Word*>(to + i * kSize + i / kSegment * kGap) = reinterpret_cast<const Word*>(from)[i];
+      const int count = columns() - first < kSegment ? columns() - first : kSegment;
+      for (int i = pair; i < count; i += kSegmentThreads) reinterpret_cast<Word*>(mine)[i] = reinterpret_cast<const Word*>(from)[i];
     }
   }
 
-  /// Starts a row on its way; a row beyond the end is an empty group of copies.
-  __device__ void load(std::int64_t row, int index) const {
+  /// Starts a row on its way, where there is one.
+  __device__ void load(std::int64_t row) const {
     const FusedProblem& fused = args.problem.fused;
-    if (row < fused.rows) {
-      load_input(fused.x, row * fused.x_stride, args.x_aligned, stage(index, 0));
-      if constexpr (has_other(kOp)) load_input(fused.other, row * fused.other_stride, args.other_aligned, stage(index, 1));
-    }
-    end_copies();
+    if (row >= fused.rows) return;
+    load_input(fused.x, row * fused.x_stride, args.x_aligned, stage(0));
+    if constexpr (has_other(kOp)) load_input(fused.other, row * fused.other_stride, args.other_aligned, stage(1));
   }
 
   /// Zeros behind the last column: they add nothing to sums and maxima.
   __device__ void clear_padding() const {
     constexpr int kSize = size_of(kType), kGap = segment_bytes(kType) - kSegment * kSize;
-    for (int index = 0; index < kStages * kInputs; ++index)
+    for (int input = 0; input < kInputs; ++input)
       for (int i = columns() + thread; i < args.segments * kSegment; i += threads) {
-        unsigned char* at = stage(0, 0) + index * args.segments * segment_bytes(kType) + i * kSize + i / kSegment * kGap;
+        unsigned char* at = stage(input) + i * kSize + i / kSegment * kGap;
         if constexpr (kSize == 2) *reinterpret_cast<std::uint16_t*>(at) = 0;
         else *reinterpret_cast<std::uint32_t*>(at) = 0;
       }
@@ -119,18 +125,34 @@ struct Group {
     }
   }
 
-  /// The row's sum from each thread's two partial sums, in the order of row_sum.
-  __device__ double row_total(float a, float b, float* exchange) const {
+  /// The row's mean from each thread's two partial sums, in the order of row_sum.
+  __device__ float row_mean(float a, float b, double* exchange) const {
 #pragma unroll
     for (int half = 8; half > 0; half /= 2) {
       a = __fadd_rn(a, __shfl_xor_sync(0xFFFFFFFFu, a, half));
       b = __fadd_rn(b, __shfl_xor_sync(0xFFFFFFFFu, b, half));
     }
-    if (pair == 0) exchange[segment] = __fadd_rn(a, b);
+    if (pair == 0) exchange[segment] = static_cast<double>(__fadd_rn(a, b));
     sync();
     double total = 0.0;
-    for (int i = 0; i < args.segments; ++i) total = __dadd_rn(total, static_cast<double>(exchange[i]));
-    return total;
+    for (int i = 0; i < args.segments; i += 2) {
+      const double2 two = *reinterpret_cast<const double2*>(exchange + i);
+      total = __dadd_rn(__dadd_rn(total, two.x), two.y);
+    }
+    // mean_from_sum without its division: the quotient is within 2^-51 of the product, so where the product's neighbours round to
+    // one fp32, the quotient does too.
+    const double product = __dmul_rn(total, args.inverse_columns);
+    if (args.exact_inverse) return __double2float_rn(product);
+    const float low = __double2float_rn(__dmul_rn(product, 1.0 - 0x1p-50)), high = __double2float_rn(__dmul_rn(product, 1.0 + 0x1p-50));
+    return low == high ? low : mean_from_sum(total, args.problem.fused.cols);
+  }
+
+  /// This thread's static scale: its row's, or that of block pair / 2 of its segment.
+  __device__ float given_scale(std::int64_t row) const {
+    const FusedQuantizeProblem& problem = args.problem;
+    if (problem.given == nullptr) return 1.0f;
+    const int block = problem.per_block ? segment * 8 + pair / 2 : 0;
+    return block * 128 < columns() ? problem.given[row * problem.given_steps.row_step + block * problem.given_steps.block_step] : 1.0f;
   }
 
   /// The largest over the group.
@@ -144,18 +166,18 @@ struct Group {
   }
 };
 
-/// A sum of two values of the residual's type, rounded to it, saturating.
+/// Sums of two values of the residual's type, rounded to it, saturating.
 template <DType kType>
-__device__ inline float residual_sum(float x, float other) {
-  const float sum = __fadd_rn(x, other);
-  if constexpr (kType == DType::kF32) {
-    return sum;
-  } else if constexpr (kType == DType::kBf16) {
-    const float rounded = __bfloat162float(__float2bfloat16_rn(sum));
-    return fabsf(rounded) == __uint_as_float(0x7F800000u) ? copysignf(__uint_as_float(0x7F7F0000u), rounded) : rounded;
-  } else {
-    const float rounded = __half2float(__float2half_rn(sum));
-    return fabsf(rounded) == __uint_as_float(0x7F800000u) ? copysignf(65504.0f, rounded) : rounded;
+__device__ inline void add_residual(float& a, float& b, float other_a, float other_b) {
+  a = __fadd_rn(a, other_a), b = __fadd_rn(b, other_b);
+  if constexpr (is_16_bit(kType)) {
+    const std::uint32_t word = round_two<kType>(a, b);
+    if constexpr (kType == DType::kBf16) {
+      a = __uint_as_float(word << 16), b = __uint_as_float(word & 0xFFFF0000u);
+    } else {
+      const float2 v = __half22float2(*reinterpret_cast<const __half2*>(&word));
+      a = v.x, b = v.y;
+    }
   }
 }
 
@@ -191,16 +213,17 @@ __device__ inline void store_residual(const Group<kOp, kType>& group, std::int64
 /// One norm's factor 1 / sqrt(mean + epsilon).
 __device__ inline float norm_factor(float mean, float epsilon) { return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, epsilon))); }
 
-/// v: the row's inputs become y. `next` is called once the shared memory of the row is free.
+/// v: the row's inputs become y. `next` is called once the warp's part of the row is out of shared memory. What warps exchange goes
+/// to places that alternate with `parity`, so that a warp can be one barrier ahead of another.
 template <FusedOp kOp, DType kType, typename Next>
-__device__ inline void produce(const Group<kOp, kType>& group, std::int64_t row, int stage, const float* weight, const float* bias, float (&v)[kSteps][2],
+__device__ inline void produce(const Group<kOp, kType>& group, std::int64_t row, const float* weight, const float* bias, float (&v)[kSteps][2], int parity,
                                const Next& next) {
   const FusedProblem& fused = group.args.problem.fused;
-  const unsigned char* in = group.stage(stage, 0);
+  const unsigned char* in = group.stage(0);
 #pragma unroll
   for (int j = 0; j < kSteps; ++j) group.read_pair(in, j, v[j][0], v[j][1]);
   if constexpr (has_other(kOp)) {
-    const unsigned char* other = group.stage(stage, 1);
+    const unsigned char* other = group.stage(1);
 #pragma unroll
     for (int j = 0; j < kSteps; ++j) {
       float a, b;
@@ -209,14 +232,12 @@ __device__ inline void produce(const Group<kOp, kType>& group, std::int64_t row,
         v[j][0] = __fmul_rn(silu_f32(v[j][0]), a);
         v[j][1] = __fmul_rn(silu_f32(v[j][1]), b);
       } else {
-        v[j][0] = residual_sum<kType>(v[j][0], a);
-        v[j][1] = residual_sum<kType>(v[j][1], b);
+        add_residual<kType>(v[j][0], v[j][1], a, b);
       }
     }
   }
+  next();
   if constexpr (!is_norm(kOp)) {
-    group.sync();
-    next();
 #pragma unroll
     for (int j = 0; j < kSteps; ++j)
 #pragma unroll
@@ -230,25 +251,21 @@ __device__ inline void produce(const Group<kOp, kType>& group, std::int64_t row,
     if constexpr (kOp == FusedOp::kLayerNorm) {
 #pragma unroll
       for (int j = 0; j < kSteps; ++j) a = __fadd_rn(a, v[j][0]), b = __fadd_rn(b, v[j][1]);
-      const float mean = mean_from_sum(group.row_total(a, b, group.sums), fused.cols);
-      next();
-      const bool whole = (group.segment + 1) * kSegment <= group.columns();
+      const float mean = group.row_mean(a, b, group.sums);
       a = 0.0f, b = 0.0f;
 #pragma unroll
-      for (int j = 0; j < kSteps; ++j) {
-        v[j][0] = __fadd_rn(v[j][0], -mean), v[j][1] = __fadd_rn(v[j][1], -mean);
-        if (!whole) {
+      for (int j = 0; j < kSteps; ++j) v[j][0] = __fadd_rn(v[j][0], -mean), v[j][1] = __fadd_rn(v[j][1], -mean);
+      if ((group.segment | 1) * kSegment + kSegment > group.columns()) {  // the warp's columns end here
+#pragma unroll
+        for (int j = 0; j < kSteps; ++j) {
           if (group.column(j) >= group.columns()) v[j][0] = 0.0f;
           if (group.column(j) + 1 >= group.columns()) v[j][1] = 0.0f;
         }
-        a = __fadd_rn(a, __fmul_rn(v[j][0], v[j][0])), b = __fadd_rn(b, __fmul_rn(v[j][1], v[j][1]));
       }
-    } else {
-#pragma unroll
-      for (int j = 0; j < kSteps; ++j) a = __fadd_rn(a, __fmul_rn(v[j][0], v[j][0])), b = __fadd_rn(b, __fmul_rn(v[j][1], v[j][1]));
     }
-    const float mean = mean_from_sum(group.row_total(a, b, group.sums + (kOp == FusedOp::kLayerNorm ? kSums : 0)), fused.cols);
-    if constexpr (kOp != FusedOp::kLayerNorm) next();
+#pragma unroll
+    for (int j = 0; j < kSteps; ++j) a = __fadd_rn(a, __fmul_rn(v[j][0], v[j][0])), b = __fadd_rn(b, __fmul_rn(v[j][1], v[j][1]));
+    const float mean = group.row_mean(a, b, group.sums + (kOp == FusedOp::kLayerNorm || parity != 0 ? kMostSegments : 0));
     if constexpr (kOp == FusedOp::kAddRmsNorm) store_residual(group, row, v);
     const float factor = norm_factor(mean, fused.epsilon);
 #pragma unroll
@@ -315,7 +332,13 @@ enum class Way { kQuick, kCareful, kDefinition };
 /// Codes in the place of values: v[j][0] holds two. Scales come from thread 2b of the segment for block b.
 template <bool kInt8, Way kWay>
 __device__ inline void encode_row(float (&v)[kSteps][2], float scale) {
-  const Divisor mine = make_divisor(scale);
+  Divisor mine{};
+  if constexpr (kWay == Way::kCareful) {
+    mine = make_divisor(scale);
+  } else if constexpr (kWay == Way::kQuick) {
+    const float2 reciprocal = quick_reciprocal(scale);
+    mine.high = reciprocal.x, mine.low = reciprocal.y;
+  }
 #pragma unroll
   for (int b = 0; b < 8; ++b) {
     const int source = static_cast<int>(threadIdx.x & 16u) + 2 * b;
@@ -392,7 +415,7 @@ __device__ inline float scale_of(std::uint32_t magnitude, bool int8) {
 
 /// This thread's scale: its row's, or that of block pair / 2 of its segment. Stores it too.
 template <FusedOp kOp, DType kType>
-__device__ inline float make_scale(const Group<kOp, kType>& group, std::int64_t row, float (&v)[kSteps][2], bool& finite) {
+__device__ inline float make_scale(const Group<kOp, kType>& group, std::int64_t row, float (&v)[kSteps][2], float given, int parity, bool& finite) {
   const FusedQuantizeProblem& problem = group.args.problem;
   const bool int8 = problem.element == Element::kInt8;
   std::uint32_t blocks[8];
@@ -401,20 +424,20 @@ __device__ inline float make_scale(const Group<kOp, kType>& group, std::int64_t 
 #pragma unroll
   for (int b = 1; b < 8; ++b) largest = max(largest, blocks[b]);
   const bool by_row = !problem.per_block && problem.given == nullptr;
-  if (by_row) largest = group.group_max(largest, group.sums + 2 * kSums);
+  if (by_row) largest = group.group_max(largest, group.maxima + parity * 64);
   finite = by_row ? largest < 0x7F800000u : !__any_sync(0xFFFFFFFFu, largest >= 0x7F800000u);
   if (!finite) {
     clean(v, blocks);
     largest = blocks[0];
 #pragma unroll
     for (int b = 1; b < 8; ++b) largest = max(largest, blocks[b]);
-    if (by_row) largest = group.group_max(largest, group.sums + 3 * kSums);
+    if (by_row) largest = group.group_max(largest, group.maxima + parity * 64 + 32);
   }
   const int block = problem.per_block ? group.segment * 8 + group.pair / 2 : 0;
   const bool exists = problem.per_block ? block * 128 < group.columns() : group.thread == 0;
   float scale;
   if (problem.given != nullptr) {
-    scale = !problem.per_block || exists ? problem.given[row * problem.given_steps.row_step + block * problem.given_steps.block_step] : 1.0f;
+    scale = given;
   } else {
     scale = scale_of(problem.per_block ? spread_blocks(blocks) : largest, int8);
   }
@@ -433,9 +456,35 @@ __device__ inline void encode_row(float (&v)[kSteps][2], float scale, bool finit
   else encode_row<kInt8, Way::kQuick>(v, scale);
 }
 
+/// A norm's weight or bias as fp32 in shared memory; a thread reads 8 values at a time.
+template <DType kType>
+__device__ inline void load_vector(const void* data, int columns, int padded, float fallback, float* to) {
+  constexpr int kBatch = 8;
+  for (int first = static_cast<int>(threadIdx.x); first < padded; first += kBatch * static_cast<int>(blockDim.x)) {
+    float values[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      const int i = first + k * static_cast<int>(blockDim.x);
+      values[k] = i >= columns ? 0.0f : (data == nullptr ? fallback : load_value(data, kType, i));
+    }
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      const int i = first + k * static_cast<int>(blockDim.x);
+      if (i < padded) to[i] = values[k];
+    }
+  }
+}
+
+__device__ inline void load_vector(const void* data, DType dtype, int columns, int padded, float fallback, float* to) {
+  if (dtype == DType::kF32) load_vector<DType::kF32>(data, columns, padded, fallback, to);
+  else if (dtype == DType::kF16) load_vector<DType::kF16>(data, columns, padded, fallback, to);
+  else load_vector<DType::kBf16>(data, columns, padded, fallback, to);
+}
+
 template <FusedOp kOp, DType kType>
 __global__ void __launch_bounds__(kFusedThreads, 1) fused_rows(const __grid_constant__ FusedArgs args) {
   extern __shared__ __align__(128) unsigned char memory[];
+  wait_for_earlier_kernels();
   const FusedQuantizeProblem& problem = args.problem;
   const FusedProblem& fused = problem.fused;
   const int padded = args.segments * kSegment;
@@ -444,32 +493,30 @@ __global__ void __launch_bounds__(kFusedThreads, 1) fused_rows(const __grid_cons
   unsigned char* rows = memory + (is_norm(kOp) ? padded * 4 : 0) + (kOp == FusedOp::kLayerNorm ? padded * 4 : 0);
   const int threads = args.segments * kSegmentThreads, index = static_cast<int>(threadIdx.x) / threads, thread = static_cast<int>(threadIdx.x) % threads;
   using Mine = Group<kOp, kType>;
-  const int row_memory = kStages * Mine::kInputs * args.segments * segment_bytes(kType) + 4 * kSums * static_cast<int>(sizeof(float));
-  unsigned char* stages = rows + index * row_memory;
-  const Mine group{args, stages, reinterpret_cast<float*>(stages + row_memory - 4 * kSums * static_cast<int>(sizeof(float))), index + 1, threads, thread,
-                   thread / kSegmentThreads, thread % kSegmentThreads};
+  const int row_memory = Mine::kInputs * args.segments * segment_bytes(kType);
+  unsigned char* stages = rows + index * (row_memory + kExchange);
+  double* sums = reinterpret_cast<double*>(stages + row_memory);
+  const Mine group{args, stages, sums, reinterpret_cast<float*>(sums + 2 * kMostSegments), index + 1, threads, thread, thread / kSegmentThreads, thread % kSegmentThreads};
 
   const std::int64_t step = std::int64_t{gridDim.x} * args.groups;
   std::int64_t row = std::int64_t{index} * gridDim.x + blockIdx.x;
-#pragma unroll
-  for (int s = 0; s < kStages; ++s) group.load(row + s * step, s);
+  group.load(row);
   group.clear_padding();
-  if constexpr (is_norm(kOp)) {
-    for (int i = static_cast<int>(threadIdx.x); i < padded; i += static_cast<int>(blockDim.x)) {
-      const bool inside = i < group.columns();
-      weight[i] = !inside ? 0.0f : (fused.weight == nullptr ? 1.0f : load_value(fused.weight, fused.weight_dtype, i));
-      if constexpr (kOp == FusedOp::kLayerNorm) bias[i] = !inside || fused.bias == nullptr ? 0.0f : load_value(fused.bias, fused.weight_dtype, i);
-    }
-  }
+  if constexpr (is_norm(kOp)) load_vector(fused.weight, fused.weight_dtype, group.columns(), padded, 1.0f, weight);
+  if constexpr (kOp == FusedOp::kLayerNorm) load_vector(fused.bias, fused.weight_dtype, group.columns(), padded, 0.0f, bias);
   __syncthreads();
 
-  for (int stage = 0; row < fused.rows; row += step, stage = stage + 1 == kStages ? 0 : stage + 1) {
-    wait_for_copies<kStages - 1>();
-    group.sync();
+  for (int parity = 0; row < fused.rows; row += step, parity ^= 1) {
+    const float given = group.given_scale(row);
+    wait_for_copies();
+    __syncwarp();
     float v[kSteps][2];
-    produce<kOp, kType>(group, row, stage, weight, bias, v, [&] { group.load(row + kStages * step, stage); });
+    produce<kOp, kType>(group, row, weight, bias, v, parity, [&] {
+      __syncwarp();
+      group.load(row + step);
+    });
     bool finite;
-    const float scale = make_scale(group, row, v, finite);
+    const float scale = make_scale(group, row, v, given, parity, finite);
     if (problem.element == Element::kInt8) encode_row<true>(v, scale, finite, problem.given != nullptr);
     else encode_row<false>(v, scale, finite, problem.given != nullptr);
     store_row(group, row, v);
@@ -492,17 +539,13 @@ int launch_fused_rows(const FusedQuantizeProblem& problem, Stream stream) {
   const auto rows_aligned = [](const void* data, std::int64_t stride, std::int64_t rows) {
     return is_aligned(data, 16) && (rows == 1 || stride * size_of(kType) % 16 == 0);
   };
-  const bool whole = problem.fused.cols * size_of(kType) % 16 == 0;
-  FusedArgs args{problem, segments, groups, whole && rows_aligned(problem.fused.x, problem.fused.x_stride, problem.fused.rows),
-                 whole && rows_aligned(problem.fused.other, problem.fused.other_stride, problem.fused.rows),
-                 is_aligned(problem.codes, 2) && (problem.col32 || problem.row_bytes % 2 == 0)};
+  const std::int64_t cols = problem.fused.cols;
+  const bool whole = cols * size_of(kType) % 16 == 0;
+  const FusedArgs args{problem, segments, groups, whole && rows_aligned(problem.fused.x, problem.fused.x_stride, problem.fused.rows),
+                       whole && rows_aligned(problem.fused.other, problem.fused.other_stride, problem.fused.rows),
+                       is_aligned(problem.codes, 2) && (problem.col32 || problem.row_bytes % 2 == 0), 1.0 / static_cast<double>(cols), (cols & (cols - 1)) == 0};
   const std::int64_t wanted = (problem.fused.rows + groups - 1) / groups, blocks = multiprocessors();
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(wanted < blocks ? wanted : blocks));
-  config.blockDim = dim3(static_cast<unsigned>(threads * groups));
-  config.dynamicSmemBytes = memory;
-  config.stream = stream;
-  return cudaLaunchKernelEx(&config, fused_rows<kOp, kType>, args);
+  return launch_after(fused_rows<kOp, kType>, wanted < blocks ? wanted : blocks, threads * groups, memory, stream, args);
 }
 
 template <DType kType>

@@ -10,6 +10,7 @@
 #include "kernels/cuda/chunk.cuh"
 #include "kernels/cuda/fused.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launch_after.cuh"
 
 namespace narrow::cuda {
 namespace {
@@ -85,6 +86,7 @@ __device__ inline std::uint32_t word_of(const uint4& v, int i) { return i == 0 ?
 template <Layout kFrom, Layout kTo>
 __global__ void __launch_bounds__(kThreads) transform(const TransformProblem problem, std::int64_t tiles_down, std::int64_t tiles_across, bool in_aligned, bool out_aligned) {
   __shared__ __align__(16) std::uint8_t tile[kTileRows * kPitch];
+  wait_for_earlier_kernels();
   const std::int64_t rows = problem.rows, cols = problem.cols;
   const std::int64_t matrix = blockIdx.x / (tiles_down * tiles_across), in_matrix = blockIdx.x % (tiles_down * tiles_across);
   // Neighbouring thread blocks follow the memory that is written.
@@ -163,7 +165,7 @@ template <Layout kFrom, Layout kTo>
 int launch(const TransformProblem& problem, Stream stream) {
   // Tiles cover the padding of every layout.
   const std::int64_t down = (padded(problem.rows, 32) + kTileRows - 1) / kTileRows, across = (padded(problem.cols, 32) + kTileCols - 1) / kTileCols;
-  return launch_kernel(transform<kFrom, kTo>, problem.matrices * down * across, kThreads, stream, problem, down, across,
+  return launch_after(transform<kFrom, kTo>, problem.matrices * down * across, kThreads, 0, stream, problem, down, across,
                        has_aligned_pieces(problem.in, kFrom, problem.rows, problem.cols), has_aligned_pieces(problem.out, kTo, problem.rows, problem.cols));
 }
 

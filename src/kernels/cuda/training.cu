@@ -84,14 +84,14 @@ __global__ void __launch_bounds__(kThreads) unscale(const void* gradient, DType 
   if (threadIdx.x % 32 == 0 && seen != 0) atomicOr(flags, seen);
 }
 
-__global__ void update_loss_scale(float* scale, std::uint32_t* steps, std::uint32_t* flags, LossScaleOptions options) {
+__global__ void step_loss_scale(float* scale, std::uint32_t* steps, std::uint32_t* flags, LossScaleOptions options) {
   const LossScaleState next = next_loss_scale({*scale, *steps}, *flags != 0, options.growth, options.backoff, options.interval);
   *scale = next.scale;
   *steps = next.steps;
   *flags = 0;
 }
 
-__global__ void __launch_bounds__(1024) update_amax_history(float* history, float* amax, float* scales, int length, float largest, float power, bool most_recent) {
+__global__ void __launch_bounds__(1024) step_amax_history(float* history, float* amax, float* scales, int length, float largest, float power, bool most_recent) {
   __shared__ std::uint32_t warps[32];
   const std::int64_t tensor = blockIdx.x;
   const int i = static_cast<int>(threadIdx.x);
@@ -124,12 +124,12 @@ int launch_unscale(const void* gradient, DType from, const float* scale, void* o
 }
 
 int launch_update_loss_scale(float* scale, std::uint32_t* steps, std::uint32_t* flags, const LossScaleOptions& options, Stream stream) {
-  return launch_kernel(update_loss_scale, 1, 1, stream, scale, steps, flags, options);
+  return launch_kernel(step_loss_scale, 1, 1, stream, scale, steps, flags, options);
 }
 
 int launch_update_amax_history(float* history, float* amax, float* scales, std::int64_t tensors, int length, const DelayedScalingOptions& options, float power,
                                Stream stream) {
-  return launch_kernel(update_amax_history, tensors, (length + 31) / 32 * 32, stream, history, amax, scales, length, options.largest, power, options.most_recent);
+  return launch_kernel(step_amax_history, tensors, (length + 31) / 32 * 32, stream, history, amax, scales, length, options.largest, power, options.most_recent);
 }
 
 }  // namespace narrow::cuda
