@@ -88,6 +88,7 @@ __device__ float scale_from(std::uint32_t magnitude, const Format& format) {
 }
 
 __device__ void store_scale(const FusedQuantizeProblem& problem, std::int64_t row, std::int64_t block, float scale) {
+  if (row != 0 && problem.steps.row_step == 0) return;  // one scale for the tensor
   problem.scales[row * problem.steps.row_step + block * problem.steps.block_step] = scale;
   if (row == problem.fused.rows - 1)
     for (std::int64_t i = row + 1; i < problem.scale_rows; ++i) problem.scales[i * problem.steps.row_step + block * problem.steps.block_step] = 0.0f;

@@ -434,7 +434,8 @@ __device__ inline float make_scale(const Group<kOp, kType>& group, std::int64_t 
     if (by_row) largest = group.group_max(largest, group.maxima + parity * 64 + 32);
   }
   const int block = problem.per_block ? group.segment * 8 + group.pair / 2 : 0;
-  const bool exists = problem.per_block ? block * 128 < group.columns() : group.thread == 0;
+  // One scale for the tensor is stored once: rows that all write one address would wait for one another.
+  const bool exists = problem.per_block ? block * 128 < group.columns() : group.thread == 0 && (row == 0 || problem.steps.row_step != 0);
   float scale;
   if (problem.given != nullptr) {
     scale = given;
