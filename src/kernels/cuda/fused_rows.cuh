@@ -268,14 +268,16 @@ __device__ inline void produce(const Group<kOp, kType>& group, std::int64_t row,
     const float mean = group.row_mean(a, b, group.sums + (kOp == FusedOp::kLayerNorm || parity != 0 ? kMostSegments : 0));
     if constexpr (kOp == FusedOp::kAddRmsNorm) store_residual(group, row, v);
     const float factor = norm_factor(mean, fused.epsilon);
+    const int first = group.segment * kSegment + 4 * group.pair;
 #pragma unroll
-    for (int j = 0; j < kSteps; ++j) {
-      const float2 w = *reinterpret_cast<const float2*>(weight + group.column(j));
-      v[j][0] = __fmul_rn(__fmul_rn(v[j][0], factor), w.x);
-      v[j][1] = __fmul_rn(__fmul_rn(v[j][1], factor), w.y);
+    for (int j = 0; j < kSteps; j += 2) {
+      const float4 w = *reinterpret_cast<const float4*>(weight + first + 32 * j);
+      v[j][0] = __fmul_rn(__fmul_rn(v[j][0], factor), w.x), v[j][1] = __fmul_rn(__fmul_rn(v[j][1], factor), w.y);
+      v[j + 1][0] = __fmul_rn(__fmul_rn(v[j + 1][0], factor), w.z), v[j + 1][1] = __fmul_rn(__fmul_rn(v[j + 1][1], factor), w.w);
       if constexpr (kOp == FusedOp::kLayerNorm) {
-        const float2 add = *reinterpret_cast<const float2*>(bias + group.column(j));
+        const float4 add = *reinterpret_cast<const float4*>(bias + first + 32 * j);
         v[j][0] = __fadd_rn(v[j][0], add.x), v[j][1] = __fadd_rn(v[j][1], add.y);
+        v[j + 1][0] = __fadd_rn(v[j + 1][0], add.z), v[j + 1][1] = __fadd_rn(v[j + 1][1], add.w);
       }
     }
   }
@@ -329,8 +331,9 @@ __device__ inline void clean(float (&v)[kSteps][2], std::uint32_t (&blocks)[8]) 
 
 enum class Way { kQuick, kCareful, kDefinition };
 
-/// Codes in the place of values: v[j][0] holds two. Scales come from thread 2b of the segment for block b.
-template <bool kInt8, Way kWay>
+/// Codes in the place of values: v[j][0] holds two. Scales come from thread 2b of the segment for block b; kPerBlock = false: all are
+/// the same.
+template <bool kInt8, Way kWay, bool kPerBlock = true>
 __device__ inline void encode_row(float (&v)[kSteps][2], float scale) {
   Divisor mine{};
   if constexpr (kWay == Way::kCareful) {
@@ -345,6 +348,8 @@ __device__ inline void encode_row(float (&v)[kSteps][2], float scale) {
     Divisor divisor{};
     if constexpr (kWay == Way::kDefinition) {
       divisor.scale = __shfl_sync(0xFFFFFFFFu, scale, source);
+    } else if constexpr (!kPerBlock) {
+      divisor = mine;
     } else {
       divisor.high = __shfl_sync(0xFFFFFFFFu, mine.high, source);
       divisor.low = __shfl_sync(0xFFFFFFFFu, mine.low, source);
@@ -451,10 +456,16 @@ __device__ inline float make_scale(const Group<kOp, kType>& group, std::int64_t 
 }
 
 template <bool kInt8>
-__device__ inline void encode_row(float (&v)[kSteps][2], float scale, bool finite, bool given) {
+__device__ inline void encode_row(float (&v)[kSteps][2], float scale, bool finite, bool given, bool per_block) {
   if (!finite || __any_sync(0xFFFFFFFFu, !is_plain_divisor(scale))) encode_row<kInt8, Way::kDefinition>(v, scale);
   else if ((given && kInt8) || __any_sync(0xFFFFFFFFu, !is_quick_divisor(scale))) encode_row<kInt8, Way::kCareful>(v, scale);
-  else encode_row<kInt8, Way::kQuick>(v, scale);
+  else if (per_block) encode_row<kInt8, Way::kQuick>(v, scale);
+  else encode_row<kInt8, Way::kQuick, false>(v, scale);
+}
+
+/// Where a column's weight lies in shared memory: the four values of two steps side by side, for one 16-byte read.
+__device__ inline int vector_place(int column) {
+  return column / 64 * 64 + column % 32 / 2 * 4 + column / 32 % 2 * 2 + column % 2;
 }
 
 /// A norm's weight or bias as fp32 in shared memory; a thread reads 8 values at a time.
@@ -471,7 +482,7 @@ __device__ inline void load_vector(const void* data, int columns, int padded, fl
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
       const int i = first + k * static_cast<int>(blockDim.x);
-      if (i < padded) to[i] = values[k];
+      if (i < padded) to[vector_place(i)] = values[k];
     }
   }
 }
@@ -518,8 +529,8 @@ __global__ void __launch_bounds__(kFusedThreads, 1) fused_rows(const __grid_cons
     });
     bool finite;
     const float scale = make_scale(group, row, v, given, parity, finite);
-    if (problem.element == Element::kInt8) encode_row<true>(v, scale, finite, problem.given != nullptr);
-    else encode_row<false>(v, scale, finite, problem.given != nullptr);
+    if (problem.element == Element::kInt8) encode_row<true>(v, scale, finite, problem.given != nullptr, problem.per_block);
+    else encode_row<false>(v, scale, finite, problem.given != nullptr, problem.per_block);
     store_row(group, row, v);
   }
 }
