@@ -97,7 +97,8 @@ class Bench {
     results_.push_back({name, shape, microseconds, bytes / microseconds * 1e-6, target, peer});
     const Result& r = results_.back();
     if (r.name == "copy") copy_ = std::max(copy_, r.terabytes);
-    std::printf("%-46s %-12s %8.1f us %6.2f TB/s %4.0f%% of copy", r.name.c_str(), r.shape.c_str(), r.microseconds, r.terabytes, copy_ > 0 ? 100 * r.terabytes / copy_ : 0);
+    std::printf("%-46s %-12s %8.1f us %6.2f TB/s %4.0f%% of copy", r.name.c_str(), r.shape.c_str(), r.microseconds, r.terabytes,
+                copy_ > 0 ? 100 * r.terabytes / copy_ : 0);
     if (target > 0) std::printf("  target %.1f %s", target, r.terabytes >= target ? "ok" : "--");
     if (peer > 0) std::printf("  Triton %.2f", peer);
     std::printf("\n");
@@ -109,9 +110,9 @@ class Bench {
     out << "[\n";
     for (std::size_t i = 0; i < results_.size(); ++i) {
       const Result& r = results_[i];
-      out << "  {\"kernel\": \"" << r.name << "\", \"shape\": \"" << r.shape << "\", \"us\": " << r.microseconds << ", \"tb_per_s\": " << r.terabytes
-          << ", \"share_of_copy\": " << r.terabytes / copy_ << ", \"target_tb_per_s\": " << r.target << ", \"triton_tb_per_s\": " << r.peer << "}"
-          << (i + 1 < results_.size() ? "," : "") << "\n";
+      out << "  {\"kernel\": \"" << r.name << "\", \"shape\": \"" << r.shape << "\", \"us\": " << r.microseconds
+          << ", \"tb_per_s\": " << r.terabytes << ", \"share_of_copy\": " << r.terabytes / copy_ << ", \"target_tb_per_s\": " << r.target
+          << ", \"triton_tb_per_s\": " << r.peer << "}" << (i + 1 < results_.size() ? "," : "") << "\n";
     }
     out << "]\n";
   }
@@ -143,7 +144,8 @@ void bench_copy(Bench& bench, std::int64_t bytes) {
   }
   const double us = bench.time(sets, [&](std::size_t i) {
     const std::int64_t words = bytes / 16;
-    copy_words<<<static_cast<unsigned>((words + 1023) / 1024), 256, 0, bench.stream()>>>(reinterpret_cast<const uint4*>(from[i].data()), reinterpret_cast<uint4*>(to[i].data()), words);
+    copy_words<<<static_cast<unsigned>((words + 1023) / 1024), 256, 0, bench.stream()>>>(reinterpret_cast<const uint4*>(from[i].data()),
+                                                                                         reinterpret_cast<uint4*>(to[i].data()), words);
   });
   bench.add("copy", std::to_string(bytes >> 20) + " MiB", us, 2.0 * static_cast<double>(bytes), 0, 0);
 }
@@ -176,16 +178,20 @@ constexpr Row kRows[] = {
 };
 
 void bench_fused(Bench& bench, const Row& row, const Shape& shape, int which) {
-  const std::string name = std::string(row.name) + " bf16 " + row.scheme + (row.given ? " static" : "") + (row.col32 ? " col32" : "") + (row.transposed ? " transposed" : "");
+  const std::string name = std::string(row.name) + " bf16 " + row.scheme + (row.given ? " static" : "") + (row.col32 ? " col32" : "") +
+                           (row.transposed ? " transposed" : "");
   if (!bench.wants(name)) return;
   const Scheme scheme = Scheme::parse(row.scheme);
-  const bool other = row.op == FusedOp::kSiluMul || row.op == FusedOp::kAddRmsNorm, norm = row.op == FusedOp::kLayerNorm || row.op == FusedOp::kRmsNorm || row.op == FusedOp::kAddRmsNorm;
+  const bool other = row.op == FusedOp::kSiluMul || row.op == FusedOp::kAddRmsNorm,
+             norm = row.op == FusedOp::kLayerNorm || row.op == FusedOp::kRmsNorm || row.op == FusedOp::kAddRmsNorm;
   const double elements = static_cast<double>(element_count(shape));
-  const double bytes = elements * (2.0 + (other ? 2.0 : 0.0) + (row.op == FusedOp::kAddRmsNorm ? 2.0 : 0.0)) + static_cast<double>(quantized_bytes(scheme, shape));
+  const double bytes = elements * (2.0 + (other ? 2.0 : 0.0) + (row.op == FusedOp::kAddRmsNorm ? 2.0 : 0.0)) +
+                       static_cast<double>(quantized_bytes(scheme, shape));
   const int sets = sets_for(bytes);
   std::vector<FusedInput> inputs;
   std::vector<cuda::FusedOutput> outputs;
-  const Tensor weight = random_on_device(DType::kBf16, {shape[1]}, 1, bench.stream()), bias = random_on_device(DType::kBf16, {shape[1]}, 2, bench.stream());
+  const Tensor weight = random_on_device(DType::kBf16, {shape[1]}, 1, bench.stream()),
+               bias = random_on_device(DType::kBf16, {shape[1]}, 2, bench.stream());
   const Tensor scale = cuda::to_device(Tensor::of({0.03f}, {1}), kDevice, bench.stream());
   for (int i = 0; i < sets; ++i) {
     FusedInput input{.op = row.op, .x = random_on_device(DType::kBf16, shape, static_cast<unsigned>(2 * i), bench.stream())};
@@ -220,9 +226,12 @@ int main(int argc, char** argv) {
   std::string json, only;
   bool quick = false;
   for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) json = argv[++i];
-    else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
-    else if (std::strcmp(argv[i], "--quick") == 0) quick = true;
+    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc)
+      json = argv[++i];
+    else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc)
+      only = argv[++i];
+    else if (std::strcmp(argv[i], "--quick") == 0)
+      quick = true;
   }
   if (cuda::device_count() == 0) {
     std::puts("no CUDA device: nothing is measured");
@@ -235,8 +244,10 @@ int main(int argc, char** argv) {
   constexpr double kLayoutTargets[] = {3.4, 4.0};
   for (int s = 0; s < 2; ++s) {
     for (const Row& row : kRows) bench_fused(bench, row, shapes[s], s);
-    for (const Layout layout : {Layout::kCol32, Layout::kCol4_4r2_8c, Layout::kCol32_2r_4r4}) bench_transform(bench, Layout::kRow, layout, shapes[s], kLayoutTargets[s]);
-    for (const Layout layout : {Layout::kCol32, Layout::kCol4_4r2_8c, Layout::kCol32_2r_4r4}) bench_transform(bench, layout, Layout::kRow, shapes[s], 0);
+    for (const Layout layout : {Layout::kCol32, Layout::kCol4_4r2_8c, Layout::kCol32_2r_4r4})
+      bench_transform(bench, Layout::kRow, layout, shapes[s], kLayoutTargets[s]);
+    for (const Layout layout : {Layout::kCol32, Layout::kCol4_4r2_8c, Layout::kCol32_2r_4r4})
+      bench_transform(bench, layout, Layout::kRow, shapes[s], 0);
     bench_transform(bench, Layout::kRow, Layout::kCol, shapes[s], 0);
   }
   if (!json.empty()) bench.write_json(json);

@@ -14,9 +14,9 @@ namespace narrow::cuda {
 
 /// Where codes and scales go, in device memory.
 struct FusedOutput {
-  Scheme scheme;                    ///< int8 or fp8_e4m3, fp32 scales: row, block128, or tensor with static scales
+  Scheme scheme;  ///< int8 or fp8_e4m3, fp32 scales: row, block128, or tensor with static scales
   Shape shape;
-  Layout layout = Layout::kRow;     ///< or kCol32, of int8
+  Layout layout = Layout::kRow;  ///< or kCol32, of int8
   /// Block scales as [blocks of a row, rows padded to a multiple of 4], the padding zero: what a block-scaled FP8 product
   /// reads by TMA. Rows are counted over all matrices.
   bool transposed_scales = false;
@@ -27,7 +27,8 @@ struct FusedOutput {
 /// Rows of transposed scales: a multiple of 4, so that every column of scales is 16-byte aligned.
 constexpr std::int64_t padded_scale_rows(std::int64_t rows) { return (rows + 3) / 4 * 4; }
 
-FusedOutput allocate_fused(const Scheme& scheme, const Shape& shape, Device device, Layout layout = Layout::kRow, bool transposed_scales = false);
+FusedOutput allocate_fused(const Scheme& scheme, const Shape& shape, Device device, Layout layout = Layout::kRow,
+                           bool transposed_scales = false);
 
 /// fused_quantize of narrow/fused.h; all tensors of `input` are on the device. The columns of x and of the second tensor are
 /// contiguous and their rows evenly spaced. Static scales must be positive and finite (not checked). Where the sum of x and

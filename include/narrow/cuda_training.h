@@ -13,14 +13,14 @@ namespace narrow::cuda {
 
 /// The backward pass of y = s * decode(encode(x / s)), symmetric, with the scales of the forward pass.
 struct FakeQuantizeGradients {
-  Tensor x;                              ///< of the forward pass: fp32, fp16 or bf16, contiguous
-  Tensor scales;                         ///< fp32, one per cell of the scale grid
-  Tensor grad_y;                         ///< x's shape and type
-  Tensor grad_x;                         ///< straight-through: grad_y where |x / s| <= largest, else 0. May be grad_y
+  Tensor x;       ///< of the forward pass: fp32, fp16 or bf16, contiguous
+  Tensor scales;  ///< fp32, one per cell of the scale grid
+  Tensor grad_y;  ///< x's shape and type
+  Tensor grad_x;  ///< straight-through: grad_y where |x / s| <= largest, else 0. May be grad_y
   /// Learned step (LSQ), fp32, one per cell: factor * sum of grad_y * (decode(encode(q)) - q), or grad_y * (+-largest)
   /// outside the range, q = x / s.
   std::optional<Tensor> grad_scales{};
-  float factor = 1.0f;                   ///< LSQ's 1 / sqrt(elements * largest)
+  float factor = 1.0f;  ///< LSQ's 1 / sqrt(elements * largest)
 };
 
 /// Scratch bytes of the call: 8 per row for a tensor's one scale, else none.
@@ -49,6 +49,7 @@ struct DelayedScalingOptions {
 /// Delayed scaling of many tensors at once: history [tensors, length <= 1024] moves by one, amax [tensors] comes first, and
 /// scales [tensors] becomes amax / largest * 2^margin; it stays where the history's amax is zero or not finite. amax becomes 0.
 /// All fp32; amax is what quantize's statistics accumulate by maximum.
-void update_amax_history(const Tensor& history, const Tensor& amax, const Tensor& scales, const DelayedScalingOptions& options, Stream stream);
+void update_amax_history(const Tensor& history, const Tensor& amax, const Tensor& scales, const DelayedScalingOptions& options,
+                         Stream stream);
 
 }  // namespace narrow::cuda

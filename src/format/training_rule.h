@@ -42,7 +42,8 @@ struct LossScaleState {
   std::uint32_t steps = 0;
 };
 
-NARROW_HOST_DEVICE constexpr LossScaleState next_loss_scale(LossScaleState state, bool overflowed, float growth, float backoff, std::uint32_t interval) {
+NARROW_HOST_DEVICE constexpr LossScaleState next_loss_scale(LossScaleState state, bool overflowed, float growth, float backoff,
+                                                            std::uint32_t interval) {
   if (overflowed) return {detail::multiply(state.scale, backoff), 0};
   if (state.steps + 1 < interval) return {state.scale, state.steps + 1};
   const float grown = detail::multiply(state.scale, growth);

@@ -15,8 +15,10 @@ void require(bool condition, std::string_view sentence) {
 }
 
 void require_values(const Tensor& x, Device device, const char* what) {
-  if (x.device() != device) throw InvalidArgument(fmt::format("fused_quantize: {} must be on x's CUDA device; copy it with cuda::to_device", what));
-  if (!is_floating(x.dtype())) throw InvalidArgument(fmt::format("fused_quantize: {} is {}; use F32, F16 or BF16", what, name_of(x.dtype())));
+  if (x.device() != device)
+    throw InvalidArgument(fmt::format("fused_quantize: {} must be on x's CUDA device; copy it with cuda::to_device", what));
+  if (!is_floating(x.dtype()))
+    throw InvalidArgument(fmt::format("fused_quantize: {} is {}; use F32, F16 or BF16", what, name_of(x.dtype())));
 }
 
 std::int64_t plain_row_stride(const Tensor& x) {
@@ -37,10 +39,14 @@ void check_scheme(const FusedOutput& out, bool given) {
   const bool element = scheme.element == kInt8 || scheme.element == kFp8E4m3;
   const bool by_row = granularity == Granularity::row() || granularity == Granularity::block(128);
   const bool whole = granularity.kind == Granularity::Kind::kTensor && given;
-  if (!element || scheme.asymmetric || scheme.has_outer_scale || scheme.scale != kFp32 || scheme.rule != ScaleRule::kLargest || (!by_row && !whole))
-    throw Unsupported(fmt::format("fused_quantize: {} on a CUDA device; use int8 or fp8_e4m3 with row or block128 scales in fp32, or static scales", scheme.to_string()));
+  if (!element || scheme.asymmetric || scheme.has_outer_scale || scheme.scale != kFp32 || scheme.rule != ScaleRule::kLargest ||
+      (!by_row && !whole))
+    throw Unsupported(
+        fmt::format("fused_quantize: {} on a CUDA device; use int8 or fp8_e4m3 with row or block128 scales in fp32, or static scales",
+                    scheme.to_string()));
   if (out.layout != Layout::kRow && (out.layout != Layout::kCol32 || scheme.element != kInt8))
-    throw Unsupported(fmt::format("fused_quantize: {} in layout {}; int8 can be written in col32, all else row by row", scheme.to_string(), name_of(out.layout)));
+    throw Unsupported(fmt::format("fused_quantize: {} in layout {}; int8 can be written in col32, all else row by row", scheme.to_string(),
+                                  name_of(out.layout)));
   require(!out.transposed_scales || granularity == Granularity::block(128), "transposed scales belong to block128 schemes");
 }
 
@@ -55,7 +61,8 @@ std::int64_t scale_count(const FusedOutput& out, const MatrixShape& matrix) {
 
 FusedProblem fused_problem(const FusedInput& input, const MatrixShape& matrix) {
   const Device device = input.x.device();
-  if (device.is_cpu()) throw InvalidArgument("fused_quantize: x is on the CPU; copy it with cuda::to_device, or call the function without cuda::");
+  if (device.is_cpu())
+    throw InvalidArgument("fused_quantize: x is on the CPU; copy it with cuda::to_device, or call the function without cuda::");
   require_device(device.index);
   require_values(input.x, device, "x");
   const bool needs_other = input.op == FusedOp::kSiluMul || input.op == FusedOp::kAddRmsNorm;
@@ -75,7 +82,8 @@ FusedProblem fused_problem(const FusedInput& input, const MatrixShape& matrix) {
   fused.epsilon = input.epsilon;
   if (input.other) {
     require_values(*input.other, device, "the second tensor");
-    require(input.other->shape() == input.x.shape() && input.other->dtype() == input.x.dtype(), "the second tensor must have x's shape and type");
+    require(input.other->shape() == input.x.shape() && input.other->dtype() == input.x.dtype(),
+            "the second tensor must have x's shape and type");
     fused.other = fused.residual = input.other->data();
     fused.other_stride = plain_row_stride(*input.other);
   }
@@ -112,8 +120,9 @@ void fused_quantize(const FusedInput& input, const FusedOutput& out, Stream stre
   const ScaleGrid grid = scale_grid(out.scheme, out.shape);
   const std::size_t scale_bytes = static_cast<std::size_t>(scale_count(out, matrix)) * sizeof(float);
   if (out.codes.size() != code_bytes(out, matrix) || out.scales.size() != scale_bytes)
-    throw InvalidArgument(fmt::format("fused_quantize: the output has {} bytes of codes and {} of scales, it must have {} and {}; use allocate_fused",
-                                      out.codes.size(), out.scales.size(), code_bytes(out, matrix), scale_bytes));
+    throw InvalidArgument(
+        fmt::format("fused_quantize: the output has {} bytes of codes and {} of scales, it must have {} and {}; use allocate_fused",
+                    out.codes.size(), out.scales.size(), code_bytes(out, matrix), scale_bytes));
   problem.element = out.scheme.element == kInt8 ? Element::kInt8 : Element::kE4m3;
   problem.per_block = out.scheme.granularity == Granularity::block(128);
   problem.codes = out.codes.as<std::uint8_t>();
@@ -125,7 +134,8 @@ void fused_quantize(const FusedInput& input, const FusedOutput& out, Stream stre
   const ScaleSteps plain = grid.whole_tensor ? ScaleSteps{} : ScaleSteps{grid.cols, 1};
   problem.steps = out.transposed_scales ? ScaleSteps{1, problem.scale_rows} : plain;
   if (input.scales) {
-    require(input.scales->dtype() == DType::kF32 && input.scales->is_contiguous() && input.scales->size() == grid.count() && input.scales->device() == input.x.device(),
+    require(input.scales->dtype() == DType::kF32 && input.scales->is_contiguous() && input.scales->size() == grid.count() &&
+                input.scales->device() == input.x.device(),
             "static scales must be contiguous fp32 values on x's device, one per cell of the scale grid");
     problem.given = input.scales->as<float>();
     problem.given_steps = plain;
@@ -146,15 +156,20 @@ std::vector<std::string> fused_quantize_kernel_names() {
 void transform(const Tensor& data, const Tensor& result, const Shape& shape, Layout from, Layout to, Stream stream) {
   element_count(shape);
   const MatrixShape matrix = as_matrices(shape);
-  if (data.device().is_cpu() || result.device() != data.device()) throw InvalidArgument("transform: both tensors must be on one CUDA device; copy them with cuda::to_device");
+  if (data.device().is_cpu() || result.device() != data.device())
+    throw InvalidArgument("transform: both tensors must be on one CUDA device; copy them with cuda::to_device");
   require_device(data.device().index);
-  const std::int64_t in = matrix.matrices * layout_size(from, matrix.rows, matrix.cols), out = matrix.matrices * layout_size(to, matrix.rows, matrix.cols);
-  if (bits_of(data.dtype()) != 8 || bits_of(result.dtype()) != 8 || !data.is_contiguous() || !result.is_contiguous() || data.size() != in || result.size() != out)
-    throw InvalidArgument(fmt::format("transform: {} takes {} contiguous bytes in {} and {} in {}; the tensors have {} and {} elements", to_string(shape), in, name_of(from),
-                                      out, name_of(to), data.size(), result.size()));
+  const std::int64_t in = matrix.matrices * layout_size(from, matrix.rows, matrix.cols),
+                     out = matrix.matrices * layout_size(to, matrix.rows, matrix.cols);
+  if (bits_of(data.dtype()) != 8 || bits_of(result.dtype()) != 8 || !data.is_contiguous() || !result.is_contiguous() || data.size() != in ||
+      result.size() != out)
+    throw InvalidArgument(fmt::format("transform: {} takes {} contiguous bytes in {} and {} in {}; the tensors have {} and {} elements",
+                                      to_string(shape), in, name_of(from), out, name_of(to), data.size(), result.size()));
   if (out == 0) return;
   const DeviceGuard guard(data.device().index);
-  check(launch_transform({reinterpret_cast<const std::uint8_t*>(data.data()), reinterpret_cast<std::uint8_t*>(result.data()), matrix.matrices, matrix.rows, matrix.cols, from, to}, stream),
+  check(launch_transform({reinterpret_cast<const std::uint8_t*>(data.data()), reinterpret_cast<std::uint8_t*>(result.data()),
+                          matrix.matrices, matrix.rows, matrix.cols, from, to},
+                         stream),
         "transform");
 }
 

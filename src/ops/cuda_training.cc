@@ -21,13 +21,17 @@ void require_on_device(const char* op, Device device) {
   require_device(device.index);
 }
 
-bool is_state(const Tensor& x, DType dtype, std::int64_t count, Device device) { return x.dtype() == dtype && x.is_contiguous() && x.size() == count && x.device() == device; }
+bool is_state(const Tensor& x, DType dtype, std::int64_t count, Device device) {
+  return x.dtype() == dtype && x.is_contiguous() && x.size() == count && x.device() == device;
+}
 
 void check_scheme(const Scheme& scheme) {
   const Granularity& granularity = scheme.granularity;
-  const bool grid = granularity.kind == Granularity::Kind::kTensor || (granularity.kind == Granularity::Kind::kRectangle && granularity.rows == 1);
+  const bool grid =
+      granularity.kind == Granularity::Kind::kTensor || (granularity.kind == Granularity::Kind::kRectangle && granularity.rows == 1);
   if (!grid || scheme.asymmetric || scheme.has_outer_scale || scheme.element.bits > 16)
-    throw Unsupported(fmt::format("fake_quantize_backward: {}; use a symmetric scheme with tensor, row or block scales", scheme.to_string()));
+    throw Unsupported(
+        fmt::format("fake_quantize_backward: {}; use a symmetric scheme with tensor, row or block scales", scheme.to_string()));
 }
 
 }  // namespace
@@ -49,7 +53,8 @@ void fake_quantize_backward(const FakeQuantizeGradients& gradients, const Scheme
             "x and the gradients of x and y must be contiguous, of one shape, type and device");
   const MatrixShape matrix = as_matrices(x.shape());
   const ScaleGrid grid = scale_grid(scheme, x.shape());
-  require(is_state(gradients.scales, DType::kF32, grid.count(), device), kOp, "scales must be contiguous fp32 values on the device, one per cell of the scale grid");
+  require(is_state(gradients.scales, DType::kF32, grid.count(), device), kOp,
+          "scales must be contiguous fp32 values on the device, one per cell of the scale grid");
   require(!gradients.grad_scales || is_state(*gradients.grad_scales, DType::kF32, grid.count(), device), kOp,
           "the gradients of scales must be contiguous fp32 values on the device, one per cell of the scale grid");
   if (x.size() == 0) return;
@@ -77,35 +82,45 @@ void unscale_gradient(const Tensor& gradient, const Tensor& scale, const Tensor&
   const Device device = gradient.device();
   require_on_device(kOp, device);
   require(is_floating(gradient.dtype()) && is_floating(out.dtype()), kOp, "gradients must be F32, F16 or BF16");
-  require(gradient.is_contiguous() && out.is_contiguous() && gradient.size() == out.size() && out.device() == device, kOp, "both tensors must be contiguous, of one size and device");
-  require(is_state(scale, DType::kF32, 1, device) && is_state(flags, DType::kU32, 1, device), kOp, "the scale must be one fp32 and the flags one u32 on the device");
+  require(gradient.is_contiguous() && out.is_contiguous() && gradient.size() == out.size() && out.device() == device, kOp,
+          "both tensors must be contiguous, of one size and device");
+  require(is_state(scale, DType::kF32, 1, device) && is_state(flags, DType::kU32, 1, device), kOp,
+          "the scale must be one fp32 and the flags one u32 on the device");
   const DeviceGuard guard(device.index);
-  check(launch_unscale(gradient.data(), gradient.dtype(), scale.as<float>(), out.data(), out.dtype(), gradient.size(), flags.as<std::uint32_t>(), stream), kOp);
+  check(launch_unscale(gradient.data(), gradient.dtype(), scale.as<float>(), out.data(), out.dtype(), gradient.size(),
+                       flags.as<std::uint32_t>(), stream),
+        kOp);
 }
 
 void update_loss_scale(const Tensor& scale, const Tensor& steps, const Tensor& flags, const LossScaleOptions& options, Stream stream) {
   constexpr const char* kOp = "update_loss_scale";
   const Device device = scale.device();
   require_on_device(kOp, device);
-  require(is_state(scale, DType::kF32, 1, device) && is_state(steps, DType::kU32, 1, device) && is_state(flags, DType::kU32, 1, device), kOp,
-          "the scale must be one fp32, steps and flags one u32 each, on one device");
-  require(options.growth >= 1.0f && options.backoff > 0.0f && options.backoff <= 1.0f && options.interval > 0, kOp, "growth is at least 1, backoff in (0, 1], the interval at least 1");
+  require(is_state(scale, DType::kF32, 1, device) && is_state(steps, DType::kU32, 1, device) && is_state(flags, DType::kU32, 1, device),
+          kOp, "the scale must be one fp32, steps and flags one u32 each, on one device");
+  require(options.growth >= 1.0f && options.backoff > 0.0f && options.backoff <= 1.0f && options.interval > 0, kOp,
+          "growth is at least 1, backoff in (0, 1], the interval at least 1");
   const DeviceGuard guard(device.index);
   check(launch_update_loss_scale(scale.as<float>(), steps.as<std::uint32_t>(), flags.as<std::uint32_t>(), options, stream), kOp);
 }
 
-void update_amax_history(const Tensor& history, const Tensor& amax, const Tensor& scales, const DelayedScalingOptions& options, Stream stream) {
+void update_amax_history(const Tensor& history, const Tensor& amax, const Tensor& scales, const DelayedScalingOptions& options,
+                         Stream stream) {
   constexpr const char* kOp = "update_amax_history";
   const Device device = history.device();
   require_on_device(kOp, device);
-  require(history.rank() == 2 && history.shape()[1] >= 1 && history.shape()[1] <= 1024 && is_state(history, DType::kF32, history.size(), device), kOp,
-          "the history must be fp32 [tensors, 1 to 1024], contiguous");
+  require(history.rank() == 2 && history.shape()[1] >= 1 && history.shape()[1] <= 1024 &&
+              is_state(history, DType::kF32, history.size(), device),
+          kOp, "the history must be fp32 [tensors, 1 to 1024], contiguous");
   const std::int64_t tensors = history.shape()[0];
-  require(is_state(amax, DType::kF32, tensors, device) && is_state(scales, DType::kF32, tensors, device), kOp, "amax and scales must be one fp32 per tensor on the history's device");
-  require(options.largest > 0.0f && options.margin >= -64 && options.margin <= 64, kOp, "the largest value must be positive, the margin within +-64");
+  require(is_state(amax, DType::kF32, tensors, device) && is_state(scales, DType::kF32, tensors, device), kOp,
+          "amax and scales must be one fp32 per tensor on the history's device");
+  require(options.largest > 0.0f && options.margin >= -64 && options.margin <= 64, kOp,
+          "the largest value must be positive, the margin within +-64");
   const DeviceGuard guard(device.index);
-  check(launch_update_amax_history(history.as<float>(), amax.as<float>(), scales.as<float>(), tensors, static_cast<int>(history.shape()[1]), options,
-                                   std::ldexp(1.0f, options.margin), stream), kOp);
+  check(launch_update_amax_history(history.as<float>(), amax.as<float>(), scales.as<float>(), tensors, static_cast<int>(history.shape()[1]),
+                                   options, std::ldexp(1.0f, options.margin), stream),
+        kOp);
 }
 
 }  // namespace narrow::cuda

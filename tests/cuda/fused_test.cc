@@ -12,7 +12,8 @@
 namespace narrow::cuda::testing {
 namespace {
 
-constexpr FusedOp kOps[] = {FusedOp::kIdentity, FusedOp::kLayerNorm, FusedOp::kRmsNorm, FusedOp::kAddRmsNorm, FusedOp::kSiluMul, FusedOp::kGelu, FusedOp::kGeluTanh};
+constexpr FusedOp kOps[] = {FusedOp::kIdentity, FusedOp::kLayerNorm, FusedOp::kRmsNorm, FusedOp::kAddRmsNorm,
+                            FusedOp::kSiluMul,  FusedOp::kGelu,      FusedOp::kGeluTanh};
 constexpr const char* kOpNames[] = {"identity", "layer_norm", "rms_norm", "add_rms_norm", "silu_mul", "gelu", "gelu_tanh"};
 
 bool has_other(FusedOp op) { return op == FusedOp::kSiluMul || op == FusedOp::kAddRmsNorm; }
@@ -54,7 +55,8 @@ Buffer on_host(const Buffer& buffer, Stream stream) {
 void expect_bytes(const Buffer& expected, const Buffer& actual, const std::string& what) {
   ASSERT_EQ(expected.size(), actual.size()) << what;
   for (std::size_t i = 0; i < expected.size(); ++i)
-    ASSERT_EQ(static_cast<int>(expected.data()[i]), static_cast<int>(actual.data()[i])) << what << ": byte " << i << " of " << expected.size();
+    ASSERT_EQ(static_cast<int>(expected.data()[i]), static_cast<int>(actual.data()[i]))
+        << what << ": byte " << i << " of " << expected.size();
 }
 
 /// The block scales as [blocks, padded rows].
@@ -63,7 +65,8 @@ Buffer transposed(const Buffer& scales, std::int64_t rows, std::int64_t blocks) 
   Buffer result = Buffer::allocate(static_cast<std::size_t>(padded * blocks) * 4);
   std::memset(result.data(), 0, result.size());
   for (std::int64_t row = 0; row < rows; ++row)
-    for (std::int64_t block = 0; block < blocks; ++block) result.as<float>()[block * padded + row] = scales.as<float>()[row * blocks + block];
+    for (std::int64_t block = 0; block < blocks; ++block)
+      result.as<float>()[block * padded + row] = scales.as<float>()[row * blocks + block];
   return result;
 }
 
@@ -94,9 +97,11 @@ void check(const Case& c, const char* scheme_text, Stream stream) {
   if (c.transposed) expected.scales = transposed(expected.scales, matrix.total_rows(), (matrix.cols + 127) / 128);
 
   for (const std::string& kernel : fused_quantize_kernel_names()) {
-    const std::string what = std::string(kOpNames[static_cast<int>(c.op)]) + " " + std::string(name_of(c.dtype)) + " " + to_string(c.shape) + " " + scheme_text + " " + kernel +
-                             " values " + std::to_string(static_cast<int>(c.values)) + " offset " + std::to_string(c.offset) + " gap " + std::to_string(c.gap) +
-                             (c.with_scales ? " static" : "") + (c.transposed ? " transposed" : "") + (c.layout == Layout::kRow ? "" : " col32");
+    const std::string what = std::string(kOpNames[static_cast<int>(c.op)]) + " " + std::string(name_of(c.dtype)) + " " +
+                             to_string(c.shape) + " " + scheme_text + " " + kernel + " values " +
+                             std::to_string(static_cast<int>(c.values)) + " offset " + std::to_string(c.offset) + " gap " +
+                             std::to_string(c.gap) + (c.with_scales ? " static" : "") + (c.transposed ? " transposed" : "") +
+                             (c.layout == Layout::kRow ? "" : " col32");
     const GuardedValues x(host.x, c.offset, c.gap, stream), second(other, c.offset, c.gap, stream);
     FusedInput device = host;
     device.x = x.x;
@@ -123,10 +128,10 @@ void check(const Case& c, const char* scheme_text, Stream stream) {
   }
 }
 
-#define CHECK_CASE(...)                \
-  do {                                 \
-    check(__VA_ARGS__);                \
-    if (HasFatalFailure()) return;     \
+#define CHECK_CASE(...)            \
+  do {                             \
+    check(__VA_ARGS__);            \
+    if (HasFatalFailure()) return; \
   } while (false)
 
 TEST(CudaFused, EveryOpTypeAndSchemeOnOddShapes) {
@@ -136,8 +141,15 @@ TEST(CudaFused, EveryOpTypeAndSchemeOnOddShapes) {
   for (const FusedOp op : kOps)
     for (const DType dtype : kTypes)
       for (const char* scheme : {"int8:row", "fp8_e4m3:row", "int8:block128", "fp8_e4m3:block128"})
-        for (const Shape& shape : {Shape{1, 1}, Shape{3, 17}, Shape{5, 128}, Shape{14, 1000}, Shape{40, 1024}, Shape{9, 4096}, Shape{2, 3, 65}, Shape{7, 3080}, Shape{37}, Shape{3, 2049}}) {
-          CHECK_CASE({.op = op, .dtype = dtype, .shape = shape, .values = static_cast<Values>(seed % 4), .weight_dtype = kTypes[seed % 3], .seed = seed * 10}, scheme, stream);
+        for (const Shape& shape : {Shape{1, 1}, Shape{3, 17}, Shape{5, 128}, Shape{14, 1000}, Shape{40, 1024}, Shape{9, 4096},
+                                   Shape{2, 3, 65}, Shape{7, 3080}, Shape{37}, Shape{3, 2049}}) {
+          CHECK_CASE({.op = op,
+                      .dtype = dtype,
+                      .shape = shape,
+                      .values = static_cast<Values>(seed % 4),
+                      .weight_dtype = kTypes[seed % 3],
+                      .seed = seed * 10},
+                     scheme, stream);
           ++seed;
         }
 }
@@ -153,8 +165,15 @@ TEST(CudaFused, OffsetsAndStrides) {
   for (const FusedOp op : kOps)
     for (const DType dtype : kTypes)
       for (const Place& place : {Place{1, 0, 1}, Place{0, 8, 0}, Place{0, 3, 2}, Place{8, 16, 4}, Place{3, 5, 3}}) {
-        CHECK_CASE({.op = op, .dtype = dtype, .shape = {19, 1160}, .values = static_cast<Values>(seed % 4), .offset = place.offset, .gap = place.gap,
-                    .code_offset = place.code_offset, .seed = seed}, seed % 2 == 0 ? "int8:row" : "fp8_e4m3:block128", stream);
+        CHECK_CASE({.op = op,
+                    .dtype = dtype,
+                    .shape = {19, 1160},
+                    .values = static_cast<Values>(seed % 4),
+                    .offset = place.offset,
+                    .gap = place.gap,
+                    .code_offset = place.code_offset,
+                    .seed = seed},
+                   seed % 2 == 0 ? "int8:row" : "fp8_e4m3:block128", stream);
         seed += 7;
       }
 }
@@ -167,10 +186,27 @@ TEST(CudaFused, StaticScalesColumnStripesAndTransposedScales) {
     for (const DType dtype : kTypes)
       for (const Shape& shape : {Shape{21, 1056}, Shape{2, 6, 2000}, Shape{5, 33}}) {
         for (const char* scheme : {"int8:tensor", "int8:row", "fp8_e4m3:tensor", "fp8_e4m3:block128", "int8:block128"})
-          CHECK_CASE({.op = op, .dtype = dtype, .shape = shape, .values = static_cast<Values>(seed % 4), .with_scales = true, .seed = seed += 5}, scheme, stream);
-        CHECK_CASE({.op = op, .dtype = dtype, .shape = shape, .values = static_cast<Values>(seed % 4), .layout = Layout::kCol32, .seed = seed += 5}, "int8:row", stream);
-        CHECK_CASE({.op = op, .dtype = dtype, .shape = shape, .values = static_cast<Values>(seed % 4), .code_offset = 1, .layout = Layout::kCol32, .seed = seed += 5}, "int8:block128", stream);
-        CHECK_CASE({.op = op, .dtype = dtype, .shape = shape, .values = static_cast<Values>(seed % 4), .transposed = true, .seed = seed += 5}, "fp8_e4m3:block128", stream);
+          CHECK_CASE(
+              {.op = op, .dtype = dtype, .shape = shape, .values = static_cast<Values>(seed % 4), .with_scales = true, .seed = seed += 5},
+              scheme, stream);
+        CHECK_CASE({.op = op,
+                    .dtype = dtype,
+                    .shape = shape,
+                    .values = static_cast<Values>(seed % 4),
+                    .layout = Layout::kCol32,
+                    .seed = seed += 5},
+                   "int8:row", stream);
+        CHECK_CASE({.op = op,
+                    .dtype = dtype,
+                    .shape = shape,
+                    .values = static_cast<Values>(seed % 4),
+                    .code_offset = 1,
+                    .layout = Layout::kCol32,
+                    .seed = seed += 5},
+                   "int8:block128", stream);
+        CHECK_CASE(
+            {.op = op, .dtype = dtype, .shape = shape, .values = static_cast<Values>(seed % 4), .transposed = true, .seed = seed += 5},
+            "fp8_e4m3:block128", stream);
       }
 }
 
@@ -181,7 +217,16 @@ TEST(CudaFused, NormsWithoutWeightOrEpsilon) {
   for (const FusedOp op : {FusedOp::kLayerNorm, FusedOp::kRmsNorm, FusedOp::kAddRmsNorm})
     for (const DType dtype : kTypes)
       for (const bool weight : {false, true}) {
-        CHECK_CASE({.op = op, .dtype = dtype, .shape = {14, 2560}, .values = Values::kWide, .with_weight = weight, .with_bias = !weight, .weight_dtype = DType::kF32, .epsilon = 0.0f, .seed = seed}, "int8:row", stream);
+        CHECK_CASE({.op = op,
+                    .dtype = dtype,
+                    .shape = {14, 2560},
+                    .values = Values::kWide,
+                    .with_weight = weight,
+                    .with_bias = !weight,
+                    .weight_dtype = DType::kF32,
+                    .epsilon = 0.0f,
+                    .seed = seed},
+                   "int8:row", stream);
         seed += 3;
       }
 }
@@ -191,7 +236,8 @@ TEST(CudaFused, WideRowsAndManyRows) {
   const OwnedStream stream;
   for (const FusedOp op : kOps)
     for (const Shape& shape : {Shape{3, 8192}, Shape{3, 16384}, Shape{2, 40008}, Shape{3000, 256}, Shape{700, 4096}})
-      CHECK_CASE({.op = op, .dtype = DType::kBf16, .shape = shape, .seed = 77}, op == FusedOp::kSiluMul ? "fp8_e4m3:block128" : "int8:row", stream);
+      CHECK_CASE({.op = op, .dtype = DType::kBf16, .shape = shape, .seed = 77}, op == FusedOp::kSiluMul ? "fp8_e4m3:block128" : "int8:row",
+                 stream);
 }
 
 TEST(CudaFused, GraphReplayEqualsEager) {
@@ -199,7 +245,8 @@ TEST(CudaFused, GraphReplayEqualsEager) {
   const OwnedStream stream;
   const Scheme scheme = Scheme::parse("fp8_e4m3:block128");
   const Tensor host = random_values(DType::kBf16, {64, 4096}, Values::kNormal, 4), x = to_device(host, kDevice, stream);
-  const FusedInput input{.op = FusedOp::kRmsNorm, .x = x, .weight = to_device(random_values(DType::kBf16, {4096}, Values::kNormal, 5), kDevice, stream)};
+  const FusedInput input{
+      .op = FusedOp::kRmsNorm, .x = x, .weight = to_device(random_values(DType::kBf16, {4096}, Values::kNormal, 5), kDevice, stream)};
   const FusedOutput eager = allocate_fused(scheme, host.shape(), kDevice), replayed = allocate_fused(scheme, host.shape(), kDevice);
   fused_quantize(input, eager, stream);
   cudaGraph_t graph;

@@ -34,11 +34,15 @@ Expected reference(const Tensor& x, const Tensor& grad_y, const Scheme& scheme, 
         store_value(expected.grad_x.data(), x.dtype(), start + i, step.passes ? gradient : 0.0f, Overflow::kIeee);
         return gradient * step.step;
       });
-      if (grid.whole_tensor) row_sums.push_back(sum);
-      else expected.grad_scales.as<float>()[row * cells + cell] = scale_gradient(sum, factor);
+      if (grid.whole_tensor)
+        row_sums.push_back(sum);
+      else
+        expected.grad_scales.as<float>()[row * cells + cell] = scale_gradient(sum, factor);
     }
   if (grid.whole_tensor)
-    expected.grad_scales.as<float>()[0] = scale_gradient(lane_sum(static_cast<std::int64_t>(row_sums.size()), [&](std::int64_t i) { return row_sums[static_cast<std::size_t>(i)]; }), factor);
+    expected.grad_scales.as<float>()[0] = scale_gradient(
+        lane_sum(static_cast<std::int64_t>(row_sums.size()), [&](std::int64_t i) { return row_sums[static_cast<std::size_t>(i)]; }),
+        factor);
   return expected;
 }
 
@@ -46,31 +50,44 @@ TEST(CudaTraining, FakeQuantizeBackward) {
   NARROW_REQUIRE_DEVICE();
   const OwnedStream stream;
   unsigned seed = 1;
-  for (const char* text : {"int8:tensor", "int8:row", "int4:block128", "int8:block128", "fp8_e4m3:tensor", "fp8_e4m3:row", "fp4_e2m1:block32", "int2:row"})
+  for (const char* text :
+       {"int8:tensor", "int8:row", "int4:block128", "int8:block128", "fp8_e4m3:tensor", "fp8_e4m3:row", "fp4_e2m1:block32", "int2:row"})
     for (const DType dtype : kTypes)
       for (const Shape& shape : {Shape{1, 1}, Shape{7, 130}, Shape{40, 3000}, Shape{2, 3, 1024}, Shape{300, 64}}) {
         const Scheme scheme = Scheme::parse(text);
-        const Tensor x = random_values(dtype, shape, seed % 2 == 0 ? Values::kNormal : Values::kTies, seed), grad_y = random_values(dtype, shape, Values::kNormal, seed + 1);
+        const Tensor x = random_values(dtype, shape, seed % 2 == 0 ? Values::kNormal : Values::kTies, seed),
+                     grad_y = random_values(dtype, shape, Values::kNormal, seed + 1);
         const std::int64_t cells = scale_grid(scheme, shape).count();
         Tensor scales = Tensor::empty(DType::kF32, {cells});
         const float largest = static_cast<float>(scheme.element.largest());
-        for (std::int64_t i = 0; i < cells; ++i) scales.as<float>()[i] = (0.5f + 0.25f * static_cast<float>(i % 9)) / largest;  // some values lie outside
+        for (std::int64_t i = 0; i < cells; ++i)
+          scales.as<float>()[i] = (0.5f + 0.25f * static_cast<float>(i % 9)) / largest;  // some values lie outside
         seed += 2;
         const float factor = 1.0f / std::sqrt(static_cast<float>(x.size()) * largest);
         const Expected expected = reference(x, grad_y, scheme, scales, factor);
         const std::string what = std::string(text) + " " + std::string(name_of(dtype)) + " " + to_string(shape);
         const GuardedValues grad_x(grad_y, 0, 0, stream);
         const Guarded grad_scales(static_cast<std::size_t>(cells) * 4, 0, stream);
-        const Tensor device_grad_y = to_device(grad_y, kDevice, stream), device_scales = Tensor::borrow(grad_scales.data(), DType::kF32, {cells}, {}, kDevice);
-        fake_quantize_backward({.x = to_device(x, kDevice, stream), .scales = to_device(scales, kDevice, stream), .grad_y = device_grad_y, .grad_x = grad_x.x,
-                                .grad_scales = device_scales, .factor = factor}, scheme, stream);
+        const Tensor device_grad_y = to_device(grad_y, kDevice, stream),
+                     device_scales = Tensor::borrow(grad_scales.data(), DType::kF32, {cells}, {}, kDevice);
+        fake_quantize_backward({.x = to_device(x, kDevice, stream),
+                                .scales = to_device(scales, kDevice, stream),
+                                .grad_y = device_grad_y,
+                                .grad_x = grad_x.x,
+                                .grad_scales = device_scales,
+                                .factor = factor},
+                               scheme, stream);
         expect_equal(expected.grad_x, to_host(grad_x.x, stream), what + ": gradient of x");
         expect_equal(expected.grad_scales, to_host(device_scales, stream), what + ": gradient of scales");
         grad_x.memory.check(stream, what);
         grad_scales.check(stream, what);
         ASSERT_FALSE(HasFatalFailure());
         // Straight-through alone, in place.
-        fake_quantize_backward({.x = to_device(x, kDevice, stream), .scales = to_device(scales, kDevice, stream), .grad_y = device_grad_y, .grad_x = device_grad_y}, scheme, stream);
+        fake_quantize_backward({.x = to_device(x, kDevice, stream),
+                                .scales = to_device(scales, kDevice, stream),
+                                .grad_y = device_grad_y,
+                                .grad_x = device_grad_y},
+                               scheme, stream);
         expect_equal(expected.grad_x, to_host(device_grad_y, stream), what + ": in place");
         ASSERT_FALSE(HasFatalFailure());
       }
@@ -91,8 +108,10 @@ TEST(CudaTraining, UnscaleFindsWhatIsNotFinite) {
         if (std::isinf(value)) flags |= 2;
         expected.as<float>()[i] = std::isnan(value) ? std::bit_cast<float>(0x7FC00000u) : value * (1.0f / scale);
       }
-      const Tensor device_scale = to_device(Tensor::of({scale}, {1}), kDevice, stream), zero = to_device(Tensor::of({0.0f}, {1}), kDevice, stream);
-      const Tensor device_flags = Tensor::borrow(zero.data(), DType::kU32, {1}, {}, kDevice), out = Tensor::empty(DType::kF32, gradient.shape(), kDevice);
+      const Tensor device_scale = to_device(Tensor::of({scale}, {1}), kDevice, stream),
+                   zero = to_device(Tensor::of({0.0f}, {1}), kDevice, stream);
+      const Tensor device_flags = Tensor::borrow(zero.data(), DType::kU32, {1}, {}, kDevice),
+                   out = Tensor::empty(DType::kF32, gradient.shape(), kDevice);
       unscale_gradient(to_device(gradient, kDevice, stream), device_scale, out, device_flags, stream);
       expect_equal(expected, to_host(out, stream), std::string(name_of(dtype)));
       EXPECT_EQ(to_host(device_flags, stream).as<std::uint32_t>()[0], flags);
@@ -102,8 +121,10 @@ TEST(CudaTraining, UnscaleFindsWhatIsNotFinite) {
 TEST(CudaTraining, LossScaleGrowsAndBacksOff) {
   NARROW_REQUIRE_DEVICE();
   const OwnedStream stream;
-  const Tensor scale = to_device(Tensor::of({65536.0f}, {1}), kDevice, stream), memory = to_device(Tensor::of({0.0f, 0.0f}, {2}), kDevice, stream);
-  const Tensor steps = Tensor::borrow(memory.data(), DType::kU32, {1}, {}, kDevice), flags = Tensor::borrow(memory.data() + 4, DType::kU32, {1}, {}, kDevice);
+  const Tensor scale = to_device(Tensor::of({65536.0f}, {1}), kDevice, stream),
+               memory = to_device(Tensor::of({0.0f, 0.0f}, {2}), kDevice, stream);
+  const Tensor steps = Tensor::borrow(memory.data(), DType::kU32, {1}, {}, kDevice),
+               flags = Tensor::borrow(memory.data() + 4, DType::kU32, {1}, {}, kDevice);
   LossScaleState expected{65536.0f, 0};
   const LossScaleOptions options{.interval = 3};
   for (int step = 0; step < 400; ++step) {  // long enough to reach the largest finite scale
@@ -128,7 +149,8 @@ TEST(CudaTraining, AmaxHistory) {
       Tensor zeros = Tensor::empty(DType::kF32, {kTensors, length}), ones = Tensor::empty(DType::kF32, {kTensors});
       std::memset(zeros.data(), 0, zeros.byte_size());
       std::fill_n(ones.as<float>(), kTensors, 1.0f);
-      const Tensor device_history = to_device(zeros, kDevice, stream), device_scales = to_device(ones, kDevice, stream), device_amax = Tensor::empty(DType::kF32, {kTensors}, kDevice);
+      const Tensor device_history = to_device(zeros, kDevice, stream), device_scales = to_device(ones, kDevice, stream),
+                   device_amax = Tensor::empty(DType::kF32, {kTensors}, kDevice);
       for (int step = 0; step < 20; ++step) {
         Tensor amax = random_values(DType::kF32, {kTensors}, Values::kWide, static_cast<unsigned>(step));
         for (std::int64_t i = 0; i < kTensors; ++i) {
@@ -148,7 +170,9 @@ TEST(CudaTraining, AmaxHistory) {
         const Tensor actual = to_host(device_scales, stream), actual_history = to_host(device_history, stream);
         for (std::int64_t i = 0; i < kTensors; ++i) {
           ASSERT_EQ(actual.as<float>()[i], scales[static_cast<std::size_t>(i)]) << length << " step " << step << " tensor " << i;
-          ASSERT_EQ(std::memcmp(actual_history.as<float>() + i * length, history[static_cast<std::size_t>(i)].data(), static_cast<std::size_t>(length) * 4), 0);
+          ASSERT_EQ(std::memcmp(actual_history.as<float>() + i * length, history[static_cast<std::size_t>(i)].data(),
+                                static_cast<std::size_t>(length) * 4),
+                    0);
         }
         ASSERT_EQ(to_host(device_amax, stream).as<float>()[0], 0.0f);
       }

@@ -18,17 +18,17 @@ struct ScaleSteps {
 
 /// All pointers are device memory.
 struct FusedQuantizeProblem {
-  FusedProblem fused;                   ///< at least one row and one column
-  Element element = Element::kInt8;     ///< kInt8 or kE4m3
-  bool per_block = false;               ///< one scale per 1x128 block, else per row (or one, where it is given)
+  FusedProblem fused;                ///< at least one row and one column
+  Element element = Element::kInt8;  ///< kInt8 or kE4m3
+  bool per_block = false;            ///< one scale per 1x128 block, else per row (or one, where it is given)
   std::uint8_t* codes = nullptr;
   std::int64_t row_bytes = 0;
-  bool col32 = false;                   ///< codes in COL32, matrix by matrix
+  bool col32 = false;  ///< codes in COL32, matrix by matrix
   std::int64_t matrix_rows = 0;
   float* scales = nullptr;
-  ScaleSteps steps;                     ///< of scales
-  std::int64_t scale_rows = 0;          ///< transposed scales: the padded number of rows; the padding is zero. Else `rows`
-  const float* given = nullptr;         ///< static scales
+  ScaleSteps steps;              ///< of scales
+  std::int64_t scale_rows = 0;   ///< transposed scales: the padded number of rows; the padding is zero. Else `rows`
+  const float* given = nullptr;  ///< static scales
   ScaleSteps given_steps;
 };
 

@@ -50,8 +50,10 @@ template <DType kType>
 __device__ inline std::uint32_t round_two(float a, float b) {
   std::uint32_t pair;
 #if __CUDA_ARCH__ >= 900
-  if constexpr (kType == DType::kBf16) asm("cvt.rn.satfinite.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(b), "f"(a));
-  else asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(b), "f"(a));
+  if constexpr (kType == DType::kBf16)
+    asm("cvt.rn.satfinite.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(b), "f"(a));
+  else
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(b), "f"(a));
 #else
   constexpr Format kFormat = kType == DType::kBf16 ? kBf16 : kFp16;
   pair = encode(kFormat, a) | (encode(kFormat, b) << 16);

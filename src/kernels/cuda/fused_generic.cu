@@ -23,7 +23,8 @@ struct Row {
   /// The value that a norm takes the mean of; of elementwise operations x itself.
   __device__ float input(std::int64_t col) const {
     const FusedProblem& fused = problem.fused;
-    if (fused.op == FusedOp::kAddRmsNorm) return load_value(fused.residual, fused.dtype, row * fused.other_stride + col);  // already the sum
+    if (fused.op == FusedOp::kAddRmsNorm)
+      return load_value(fused.residual, fused.dtype, row * fused.other_stride + col);  // already the sum
     return load_value(fused.x, fused.dtype, row * fused.x_stride + col);
   }
 
@@ -33,16 +34,25 @@ struct Row {
     const auto weight = [&] { return fused.weight == nullptr ? 1.0f : load_value(fused.weight, fused.weight_dtype, col); };
     float y = x;
     switch (fused.op) {
-      case FusedOp::kIdentity: break;
+      case FusedOp::kIdentity:
+        break;
       case FusedOp::kLayerNorm:
         y = __fmul_rn(__fmul_rn(__fadd_rn(x, -mean), factor), weight());
         y = __fadd_rn(y, fused.bias == nullptr ? 0.0f : load_value(fused.bias, fused.weight_dtype, col));
         break;
       case FusedOp::kRmsNorm:
-      case FusedOp::kAddRmsNorm: y = __fmul_rn(__fmul_rn(x, factor), weight()); break;
-      case FusedOp::kSiluMul: y = __fmul_rn(silu_f32(x), load_value(fused.other, fused.dtype, row * fused.other_stride + col)); break;
-      case FusedOp::kGelu: y = gelu_f32(x); break;
-      case FusedOp::kGeluTanh: y = gelu_tanh_f32(x); break;
+      case FusedOp::kAddRmsNorm:
+        y = __fmul_rn(__fmul_rn(x, factor), weight());
+        break;
+      case FusedOp::kSiluMul:
+        y = __fmul_rn(silu_f32(x), load_value(fused.other, fused.dtype, row * fused.other_stride + col));
+        break;
+      case FusedOp::kGelu:
+        y = gelu_f32(x);
+        break;
+      case FusedOp::kGeluTanh:
+        y = gelu_tanh_f32(x);
+        break;
     }
     return y != y ? __uint_as_float(0x7FC00000u) : y;
   }
@@ -91,7 +101,8 @@ __device__ void store_scale(const FusedQuantizeProblem& problem, std::int64_t ro
   if (row != 0 && problem.steps.row_step == 0) return;  // one scale for the tensor
   problem.scales[row * problem.steps.row_step + block * problem.steps.block_step] = scale;
   if (row == problem.fused.rows - 1)
-    for (std::int64_t i = row + 1; i < problem.scale_rows; ++i) problem.scales[i * problem.steps.row_step + block * problem.steps.block_step] = 0.0f;
+    for (std::int64_t i = row + 1; i < problem.scale_rows; ++i)
+      problem.scales[i * problem.steps.row_step + block * problem.steps.block_step] = 0.0f;
 }
 
 __device__ void store_code(const FusedQuantizeProblem& problem, std::int64_t row, std::int64_t col, std::uint32_t code) {
@@ -100,7 +111,8 @@ __device__ void store_code(const FusedQuantizeProblem& problem, std::int64_t row
     return;
   }
   const std::int64_t rows = problem.matrix_rows, cols = problem.fused.cols, matrix = row / rows;
-  problem.codes[matrix * map_size(Layout::kCol32, rows, cols) + map_offset(Layout::kCol32, row - matrix * rows, col, rows, cols)] = static_cast<std::uint8_t>(code);
+  problem.codes[matrix * map_size(Layout::kCol32, rows, cols) + map_offset(Layout::kCol32, row - matrix * rows, col, rows, cols)] =
+      static_cast<std::uint8_t>(code);
 }
 
 __global__ void __launch_bounds__(kThreads) fused_generic(const __grid_constant__ FusedQuantizeProblem problem) {
@@ -114,7 +126,8 @@ __global__ void __launch_bounds__(kThreads) fused_generic(const __grid_constant_
     if (fused.op == FusedOp::kAddRmsNorm) {
       const std::int64_t start = index * fused.other_stride;
       for (std::int64_t i = thread; i < cols; i += kThreads) {
-        float sum = __fadd_rn(load_value(fused.x, fused.dtype, index * fused.x_stride + i), load_value(fused.other, fused.dtype, start + i));
+        float sum =
+            __fadd_rn(load_value(fused.x, fused.dtype, index * fused.x_stride + i), load_value(fused.other, fused.dtype, start + i));
         if (sum != sum) sum = __uint_as_float(0x7FC00000u);
         store_value(fused.residual, fused.dtype, start + i, sum);
       }
@@ -122,10 +135,12 @@ __global__ void __launch_bounds__(kThreads) fused_generic(const __grid_constant_
     }
     if (fused.op == FusedOp::kLayerNorm) {
       row.mean = mean_from_sum(block_sum(cols, sums, [&](std::int64_t i) { return row.input(i); }), cols);
-      const float variance = mean_from_sum(block_sum(cols, sums, [&](std::int64_t i) {
-        const float d = __fadd_rn(row.input(i), -row.mean);
-        return __fmul_rn(d, d);
-      }), cols);
+      const float variance = mean_from_sum(block_sum(cols, sums,
+                                                     [&](std::int64_t i) {
+                                                       const float d = __fadd_rn(row.input(i), -row.mean);
+                                                       return __fmul_rn(d, d);
+                                                     }),
+                                           cols);
       row.factor = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(variance, fused.epsilon)));
     } else if (fused.op == FusedOp::kRmsNorm || fused.op == FusedOp::kAddRmsNorm) {
       const float mean = mean_from_sum(block_sum(cols, sums, [&](std::int64_t i) { return __fmul_rn(row.input(i), row.input(i)); }), cols);

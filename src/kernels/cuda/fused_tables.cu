@@ -11,7 +11,9 @@ bool accepts(const FusedQuantizeProblem& problem) {
   const std::int64_t segments = (problem.fused.cols + 2 * kSegment - 1) / (2 * kSegment) * 2;
   if (segments * kSegmentThreads > kFusedThreads) return false;
   int device = 0, most = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess) return false;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+    return false;
   return fused_rows_memory(problem.fused.op, problem.fused.dtype, static_cast<int>(segments), 1) <= static_cast<std::size_t>(most);
 }
 
