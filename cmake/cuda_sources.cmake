@@ -1,7 +1,7 @@
 # The CUDA half of the device layer and the GPU kernels, or the stub in their place.
-target_sources(narrow PRIVATE ops/cuda_quantize.cc)
+target_sources(narrow PRIVATE ops/cuda_fused.cc ops/cuda_quantize.cc ops/cuda_training.cc)
 if(NOT NARROW_WITH_CUDA)
-  target_sources(narrow PRIVATE device/cuda_stub.cc kernels/cuda_stub.cc)
+  target_sources(narrow PRIVATE device/cuda_stub.cc kernels/cuda_stub.cc kernels/cuda_fused_stub.cc)
   return()
 endif()
 target_sources(narrow PRIVATE
@@ -9,11 +9,18 @@ target_sources(narrow PRIVATE
   kernels/cuda/dequantize.cu
   kernels/cuda/dequantize_generic.cu
   kernels/cuda/elementwise.cu
+  kernels/cuda/fused_generic.cu
+  kernels/cuda/fused_rows_bf16.cu
+  kernels/cuda/fused_rows_f16.cu
+  kernels/cuda/fused_rows_f32.cu
+  kernels/cuda/fused_tables.cu
+  kernels/cuda/layout.cu
   kernels/cuda/quantize_blocks.cu
   kernels/cuda/quantize_generic.cu
   kernels/cuda/quantize_rows.cu
   kernels/cuda/quantize_tensor.cu
-  kernels/cuda/tables.cc)
+  kernels/cuda/tables.cc
+  kernels/cuda/training.cu)
 # Codes must be the CPU's: no contraction, IEEE divisions and square roots, subnormals kept (nvcc's defaults but for the first).
 target_compile_options(narrow PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -fmad=false -Xcompiler=-Wall,-Wextra -Xcudafe=--diag_suppress=20012>)

@@ -1,5 +1,5 @@
-/// All 2^32 fp32 inputs through every float format (and int8, int4, NF4, int1, e8m0), in every instruction-set leaf and in
-/// the constexpr encode, against the oracle of sweep_oracle.h: no mismatch is allowed.
+/// All 2^32 fp32 inputs through every float format (and int8, int4, NF4, int1), in every instruction-set leaf, against the
+/// oracle of sweep_oracle.h: no mismatch is allowed. The constexpr encode, which is slow, takes every 16th run of 65,536.
 
 #include <array>
 #include <bit>
@@ -68,8 +68,6 @@ void add_policies(std::vector<Case>& cases, const FloatCase& f) {
   add("toward zero", Round::kTowardZero, Rounding::kTowardZero, Overflow::kSaturate, codec_chunk<kFormat, Rounding::kTowardZero>);
   add("stochastic", Round::kStochastic, Rounding::kStochastic, Overflow::kSaturate, codec_chunk<kFormat, Rounding::kStochastic>);
   add("ieee", Round::kNearestEven, Rounding::kNearestEven, Overflow::kIeee, codec_chunk<kFormat, Rounding::kNearestEven, Overflow::kIeee>);
-  add("toward zero ieee", Round::kTowardZero, Rounding::kTowardZero, Overflow::kIeee, codec_chunk<kFormat, Rounding::kTowardZero, Overflow::kIeee>);
-  add("stochastic ieee", Round::kStochastic, Rounding::kStochastic, Overflow::kIeee, codec_chunk<kFormat, Rounding::kStochastic, Overflow::kIeee>);
 }
 
 Oracle exponent_oracle() {
@@ -253,9 +251,9 @@ struct Failure {
   std::uint32_t first_chunk = 0;
 };
 
-/// Sweeps all inputs: work(case, inputs) makes the codes.
+/// Sweeps every step-th chunk of all inputs: work(case, inputs) makes the codes.
 template <typename Work>
-void sweep(const std::vector<Case>& cases, const char* who, const Work& work) {
+void sweep(const std::vector<Case>& cases, const char* who, std::int64_t step, const Work& work) {
   std::vector<Failure> failures(cases.size());
   std::mutex mutex;
 #pragma omp parallel
@@ -263,7 +261,7 @@ void sweep(const std::vector<Case>& cases, const char* who, const Work& work) {
     const FloatEnvironment environment;
     Inputs in;
 #pragma omp for schedule(dynamic, 64)
-    for (std::int64_t chunk = 0; chunk < (std::int64_t{1} << (32 - kChunkBits)); ++chunk) {
+    for (std::int64_t chunk = 0; chunk < (std::int64_t{1} << (32 - kChunkBits)); chunk += step) {
       const std::uint32_t first = static_cast<std::uint32_t>(chunk) << kChunkBits;
       in.fill(first);
       for (std::size_t i = 0; i < cases.size(); ++i) {
@@ -286,13 +284,13 @@ TEST(Sweep, EveryInputInEveryLeaf) {
   for (const QuantizeKernel& kernel : quantize_kernels()) {
     if (kernel.isa == Isa::kScalar || !cpu_supports(kernel.isa)) continue;
     ++leaves;
-    sweep(cases, kernel.name, [&](const Case& c, Inputs& in) { return run_kernel(kernel, c, in); });
+    sweep(cases, kernel.name, 1, [&](const Case& c, Inputs& in) { return run_kernel(kernel, c, in); });
   }
   EXPECT_GT(leaves, 0);
 }
 
-TEST(Sweep, EveryInputInTheCodec) {
-  sweep(all_cases(), "encode", [](const Case& c, Inputs& in) {
+TEST(Sweep, ManyInputsInTheCodec) {
+  sweep(all_cases(), "encode", 16, [](const Case& c, Inputs& in) {
     c.codec(in.x.data(), in.random.data(), in.codes.data());
     return in.plain();
   });

@@ -1,0 +1,71 @@
+#pragma once
+/// Quotients of an fp32 row by its scale, two at a time, to int8 or e4m3.
+///
+/// Two operations for a quotient: q = fma(y, high, y * low) with 1/s = high + low is y / s to 2^-43 before its one rounding, so
+/// it differs from the rounded quotient only where y / s lies within 2^-43 of the middle m of two floats, and the code differs
+/// only where m is next to a tie t of codes. A tie has at most 8 significant bits: t = T 2^e, T < 2^8, m = 2^(e-18) (T 2^18 -+ c),
+/// c = 1 or 2. With integers y = A 2^i, s = B 2^j (24 bits each), y - m s is a multiple of A 2^h - B T 2^18 +- c B, h >= 18: not
+/// smaller than the distance of c B from the multiples of 2^18. So where B is at least 256 away from every multiple of 2^17, y / s is
+/// at least 256 / 2^50 = 2^-42 away from m, and two operations give the code of the division. Other scales take four (divide.cuh).
+
+#include "kernels/cuda/divide.cuh"
+#include "kernels/cuda/encode.cuh"
+
+namespace narrow::cuda {
+
+/// Whether two operations per quotient are enough for this scale.
+__device__ inline bool is_quick_divisor(float s) { return is_plain_divisor(s) && ((__float_as_uint(s) + 256u) & 0x1FFFFu) >= 512u; }
+
+/// 1 / s = high + low, low >= 0 (which keeps the sign of a zero quotient), for a plain s.
+__device__ inline float2 quick_reciprocal(float s) {
+  float high;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(high) : "f"(s));  // within one unit in the last place
+  if (__fmaf_rn(-s, high, 1.0f) < 0.0f) high = __uint_as_float(__float_as_uint(high) - 1u);
+  return make_float2(high, __fmul_rn(__fmaf_rn(-s, high, 1.0f), high));
+}
+
+__device__ inline float quick_quotient(float y, float high, float low) { return __fmaf_rn(y, high, __fmul_rn(y, low)); }
+
+/// Two codes in the low 16 bits, a in the lowest byte; quotients within the range of int8, any for e4m3.
+template <bool kInt8>
+__device__ inline std::uint32_t encode_two(float a, float b) {
+  if constexpr (kInt8) {
+    return __byte_perm(__float_as_uint(__fadd_rn(a, 12582912.0f)), __float_as_uint(__fadd_rn(b, 12582912.0f)), 0x7740);
+  } else {
+#if __CUDA_ARCH__ >= 890
+    unsigned short codes;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(b), "f"(a));
+    return codes;
+#else
+    constexpr Format kFormat = kFp8E4m3;
+    return encode(kFormat, a) | (encode(kFormat, b) << 8);
+#endif
+  }
+}
+
+__device__ inline float clamp_to_int8(float q) { return fminf(fmaxf(q, -127.0f), 127.0f); }
+
+/// The value to a 16-bit type, nearest even, saturating, two at a time; a NaN becomes a NaN.
+template <DType kType>
+__device__ inline std::uint32_t round_two(float a, float b) {
+  std::uint32_t pair;
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kType == DType::kBf16)
+    asm("cvt.rn.satfinite.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(b), "f"(a));
+  else
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(b), "f"(a));
+#else
+  constexpr Format kFormat = kType == DType::kBf16 ? kBf16 : kFp16;
+  pair = encode(kFormat, a) | (encode(kFormat, b) << 16);
+#endif
+  return pair;
+}
+
+/// The larger magnitude; NaN where one is.
+__device__ inline float max_or_nan(float largest, float y) {
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(largest), "f"(fabsf(y)));
+  return result;
+}
+
+}  // namespace narrow::cuda
