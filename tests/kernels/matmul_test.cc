@@ -206,9 +206,11 @@ TEST(MatmulRows, ThreadsDoNotChangeABit) {
       c.w = scheme ? prepare(quantize(values, *scheme)) : prepare(values);
       c.x = random.tensor({sizes[0], sizes[2]});
       c.finish(sizes, DType::kF32);
-      for (const bool quantized : {false, true}) {
-        if (quantized) {
-          c.xq = quantize(c.x, Scheme::parse("int8:row"));
+      std::vector<std::optional<Scheme>> activations{std::nullopt, Scheme::parse("int8:row")};
+      if (scheme && (scheme->is_msfp || *scheme == Scheme::parse("int1:row"))) activations.push_back(scheme);  // both sides alike
+      for (const std::optional<Scheme>& activation : activations) {
+        if (activation) {
+          c.xq = quantize(c.x, *activation);
           c.problem.x = view_of(c.xq);
         } else {
           c.problem.x.data = c.x.data();
