@@ -35,12 +35,13 @@ __device__ inline std::uint32_t block_max(std::uint32_t value, std::uint32_t* wa
 }
 
 template <Element kElement, DType kType>
-__global__ void __launch_bounds__(kMostThreads) quantize_rows(const Args args) {
+__global__ void __maxnreg__(elements_per_lane(kElement, kType) == 8 && kType == DType::kF32 ? 64 : 40) quantize_rows(const Args args) {
   constexpr int kPer = elements_per_lane(kElement, kType);
   constexpr float kLargest = static_cast<float>(format_of(kElement).largest());
   __shared__ Stage<kElement> stages[is_staged(kElement) ? kMostThreads / 32 : 1];
   __shared__ std::uint32_t warps[2][32];
   const std::int64_t row = blockIdx.x;
+  wait_for_previous_kernel();
   const std::int64_t start = row * args.row_stride;
 
   Chunk<kType, kPer> chunks[kChunks];
@@ -83,7 +84,7 @@ int launch(const QuantizeProblem& problem, Stream stream) {
   Args args{problem.x, problem.row_stride, static_cast<int>(problem.cols / kPer), problem.codes, problem.row_bytes,
             static_cast<float*>(problem.scales), problem.flags};
   const int threads = (args.chunks + 32 * kChunks - 1) / (32 * kChunks) * 32;
-  return launch_kernel(quantize_rows<kElement, kType>, problem.rows, threads, stream, args);
+  return launch_overlapped(quantize_rows<kElement, kType>, problem.rows, threads, stream, args);
 }
 
 struct Entry {
