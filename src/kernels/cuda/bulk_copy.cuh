@@ -32,28 +32,11 @@ struct alignas(8) Barrier {
 /// Makes initialised barriers visible to the copy engine.
 __device__ inline void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-/// What the second-level cache should do with the lines.
-__device__ inline std::uint64_t evict_first_policy() {
-  std::uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-__device__ inline std::uint64_t evict_normal_policy() {
-  std::uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-__device__ inline std::uint64_t evict_last_policy() {
-  std::uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
 /// bytes (a multiple of 16) from global to shared memory, both 16-byte aligned; completes on the barrier.
-__device__ inline void copy_bulk(void* to, const void* from, std::uint32_t bytes, Barrier& barrier, std::uint64_t policy) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+__device__ inline void copy_bulk(void* to, const void* from, std::uint32_t bytes, Barrier& barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from), "r"(bytes), "r"(barrier.address()), "l"(policy)
+               "l"(from), "r"(bytes), "r"(barrier.address())
                : "memory");
 }
 

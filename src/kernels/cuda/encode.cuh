@@ -75,13 +75,13 @@ __device__ inline std::uint32_t join_nibbles(std::uint32_t a, std::uint32_t b, s
   return __byte_perm(low | (low >> 12), high | (high >> 12), 0x5410);
 }
 
-/// Quotients (already prescaled) to codes, for the families that work on quotients.
+/// Quotients (already prescaled) to codes, for the families that work on quotients. kClamp: they may be beyond the largest value, up to 2^14.
 template <Element kElement, int kPer, bool kClamp>
 __device__ inline Codes encode_quotients(const float (&quotients)[kPer]) {
   constexpr Format kFormat = format_of(kElement);
   constexpr Family kFamily = family_of(kElement);
   constexpr float kLargest = static_cast<float>(kFormat.largest()) / prescale_of(kElement);
-  constexpr bool kSaturates = kElement == Element::kE4m3 || kElement == Element::kE5m2;
+  constexpr bool kSaturates = kElement == Element::kE4m3 || kElement == Element::kE5m2 || kElement == Element::kInt8;
   float q[kPer];
 #pragma unroll
   for (int i = 0; i < kPer; ++i) q[i] = kClamp && !kSaturates ? fminf(fmaxf(quotients[i], -kLargest), kLargest) : quotients[i];
@@ -93,7 +93,14 @@ __device__ inline Codes encode_quotients(const float (&quotients)[kPer]) {
       std::uint32_t t[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) t[j] = __float_as_uint(__fadd_rn(q[i + j], 12582912.0f));
-      words[i / 4] = __byte_perm(__byte_perm(t[0], t[1], 0x0040), __byte_perm(t[2], t[3], 0x0040), 0x5410);
+      if constexpr (kClamp) {  // two at a time, as signed 16-bit integers
+        std::uint32_t low = __byte_perm(t[0], t[1], 0x5410), high = __byte_perm(t[2], t[3], 0x5410);
+        low = __vmaxs2(__vmins2(low, 0x007F007Fu), 0xFF81FF81u);
+        high = __vmaxs2(__vmins2(high, 0x007F007Fu), 0xFF81FF81u);
+        words[i / 4] = __byte_perm(low, high, 0x6420);
+      } else {
+        words[i / 4] = __byte_perm(__byte_perm(t[0], t[1], 0x0040), __byte_perm(t[2], t[3], 0x0040), 0x5410);
+      }
     }
     return {words[0], words[1]};
   } else if constexpr (kFamily == Family::kInteger) {

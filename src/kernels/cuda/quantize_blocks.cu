@@ -1,7 +1,7 @@
 /// Quantizes blocks of 16 (of fp32: 8) to 512 neighbours of a row: fp32 scales, MX and MSFP exponents, NVFP4.
 ///   s = amax / largest   or   2^(floor(log2 amax) - floor(log2 largest))   or   e4m3(amax / 6 / outer) * outer;   code = encode(x / s)
 /// Mapping:  a lane holds a span of 32 bytes of x, 1..32 neighbouring lanes a block, whose amax is a butterfly of shuffles; a thread
-///           has kGroups spans in flight. Scales are made in a few instructions; a warp that meets Inf, NaN or an extreme scale
+///           has two spans in flight. Scales are made in a few instructions; a warp that meets Inf, NaN or an extreme scale
 ///           goes the long way as a whole.
 /// Requires: rows of whole blocks, 16-byte aligned; nearest even, saturating.
 /// Bound:    memory; 2 or 4 B read, bits/8 B + a scale per block written per element; 6 to 11 instructions per element.

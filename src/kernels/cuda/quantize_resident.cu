@@ -1,9 +1,9 @@
 /// Quantizes with one dynamic scale for the whole tensor in one cooperative kernel: amax, a barrier of the grid, codes.
-/// Mapping:  one thread block per multiprocessor; a warp copies tiles of 16 KB into a ring in shared memory, the others read them. Pass 1
+/// Mapping:  two thread blocks per multiprocessor; a warp copies tiles of 16 KB into a ring in shared memory, the others read them. Pass 1
 ///           ends with the ring full of the last tiles; pass 2 starts on those and goes backwards, so that what the second-level cache
 ///           still has comes next.
 /// Requires: compute capability 9.0; contiguous whole 16-byte chunks; nearest even, saturating; fp8 or int8.
-/// Bound:    memory; x read once, then again less what the rings (29 MB on an H200) and the cache keep; 1 B written per element.
+/// Bound:    memory; x read once, then again less what the rings (26 MB on an H200) and the cache keep; 1 B written per element.
 /// Meaning:  kernels/reference/quantize.cc, bit for bit.
 
 #include <algorithm>
@@ -18,16 +18,11 @@
 namespace narrow::cuda {
 namespace {
 
-#ifndef NARROW_TUNE_CONSUMERS
-#define NARROW_TUNE_CONSUMERS 512
-#define NARROW_TUNE_CACHED 16
-#define NARROW_TUNE_KEEP evict_normal_policy
-#endif
-constexpr int kConsumers = NARROW_TUNE_CONSUMERS;
+constexpr int kConsumers = 512;
 constexpr int kThreads = kConsumers + 32;
+constexpr int kBlocksPerMultiprocessor = 2;
 constexpr int kTileBytes = 16384;
-constexpr int kStages = 14;
-constexpr int kCachedTiles = NARROW_TUNE_CACHED;  // per thread block, beside the ring: about 35 MB of the cache of an H200
+constexpr int kStages = 6;
 constexpr int kChunksPerThread = kTileBytes / 16 / kConsumers;
 
 struct Shared {
@@ -44,84 +39,99 @@ struct Args {
   std::uint32_t* flags;
 };
 
-/// The tiles of this thread block: the i-th one is i * gridDim + blockIdx of the tensor.
+/// The tiles of this thread block: the i-th one is i * gridDim + blockIdx of the tensor. Only the tensor's last one may be short.
 struct Tiles {
-  std::int64_t bytes;
-  int count;
+  int count, last_size;
 
-  __device__ explicit Tiles(const Args& args) : bytes(args.bytes) {
-    const std::int64_t all = (bytes + kTileBytes - 1) / kTileBytes;
+  __device__ explicit Tiles(std::int64_t bytes) {
+    const unsigned all = static_cast<unsigned>((bytes + kTileBytes - 1) / kTileBytes);
     count = static_cast<int>((all - blockIdx.x + gridDim.x - 1) / gridDim.x);
+    last_size = static_cast<int>(min(std::int64_t{kTileBytes}, bytes - begin(count - 1)));
   }
-  __device__ std::int64_t begin(int i) const { return (std::int64_t{i} * gridDim.x + blockIdx.x) * kTileBytes; }
-  __device__ std::uint32_t size(int i) const { return static_cast<std::uint32_t>(min(std::int64_t{kTileBytes}, bytes - begin(i))); }
-  /// How often a stage is filled in pass 1, and how often it has been before tile i is in it in pass 2.
-  __device__ int uses(int stage) const { return (count - stage + kStages - 1) / kStages; }
-  __device__ int use_backwards(int i) const { return 2 * (uses(i % kStages) - 1) - i / kStages; }
+  __device__ static std::int64_t begin(int i) { return (std::int64_t{i} * gridDim.x + blockIdx.x) * kTileBytes; }
+  __device__ int size(int i) const { return i == count - 1 ? last_size : kTileBytes; }
 };
 
-__device__ inline void copy_tile(const Args& args, const Tiles& tiles, Shared& shared, int i, std::uint64_t policy) {
+// Tile i lies in stage i % kStages in both passes. A stage that is filled u times in pass 1 has tile i, in pass 2, as its filling number
+// 2 (u - 1) - i / kStages, counted from 0; of that a barrier takes the parity alone, and it is i / kStages's as in pass 1.
+
+__device__ inline void copy_tile(const Args& args, const Tiles& tiles, Shared& shared, int i) {
   Barrier& full = shared.full[i % kStages];
-  full.arrive_expecting(tiles.size(i));
-  copy_bulk(shared.tiles[i % kStages], args.x + tiles.begin(i), tiles.size(i), full, policy);
+  full.arrive_expecting(static_cast<std::uint32_t>(tiles.size(i)));
+  copy_bulk(shared.tiles[i % kStages], args.x + tiles.begin(i), static_cast<std::uint32_t>(tiles.size(i)), full);
 }
 
-/// Pass 1, by one thread. What pass 2 will not find again leaves the cache first.
+/// Pass 1, by one thread.
 __device__ inline void produce_amax(const Args& args, const Tiles& tiles, Shared& shared) {
-  const std::uint64_t drop = evict_first_policy(), keep = NARROW_TUNE_KEEP();
+#pragma unroll 1
   for (int i = 0; i < tiles.count; ++i) {
     if (i >= kStages) shared.empty[i % kStages].wait(static_cast<unsigned>(i / kStages - 1));
-    const bool again = i < tiles.count - kStages && i >= tiles.count - kStages - kCachedTiles;
-    copy_tile(args, tiles, shared, i, again ? keep : drop);
+    copy_tile(args, tiles, shared, i);
   }
 }
 
 /// Pass 2: the tiles that are no longer in the ring, backwards.
 __device__ inline void produce_codes(const Args& args, const Tiles& tiles, Shared& shared) {
-  const std::uint64_t drop = evict_first_policy();
+#pragma unroll 1
   for (int i = tiles.count - kStages - 1; i >= 0; --i) {
-    shared.empty[i % kStages].wait(static_cast<unsigned>(tiles.use_backwards(i) - 1));
-    copy_tile(args, tiles, shared, i, drop);
+    shared.empty[i % kStages].wait(static_cast<unsigned>(i / kStages + 1));
+    copy_tile(args, tiles, shared, i);
   }
+}
+
+/// This thread's chunks of a tile.
+template <DType kType, int kPer>
+__device__ inline void read_tile(const std::uint8_t* tile, int size, Chunk<kType, kPer> (&chunks)[kChunksPerThread]) {
+#pragma unroll
+  for (int u = 0; u < kChunksPerThread; ++u) {
+    const int at = static_cast<int>(threadIdx.x + u * kConsumers) * 16;
+    const uint4 v = at < size ? *reinterpret_cast<const uint4*>(tile + at) : make_uint4(0, 0, 0, 0);
+    chunks[u] = {v.x, v.y, v.z, v.w};
+  }
+}
+
+/// The largest finite magnitude of this thread's share, by reading it again; tells flags what was not finite.
+template <DType kType, int kPer>
+__device__ __noinline__ float finite_amax(const Args& args, const Tiles& tiles) {
+  float result = 0.0f;
+  for (int i = 0; i < tiles.count; ++i) {
+    Chunk<kType, kPer> chunks[kChunksPerThread];
+    read_tile(args.x + tiles.begin(i), tiles.size(i), chunks);
+#pragma unroll
+    for (int u = 0; u < kChunksPerThread; ++u) result = fmaxf(result, finite_magnitude(chunks[u], args.flags));
+  }
+  return result;
 }
 
 /// The largest finite magnitude of this thread's share. Bit 31 of the result: something was not finite.
 template <DType kType, int kPer>
 __device__ inline std::uint32_t consume_amax(const Args& args, const Tiles& tiles, Shared& shared) {
-  std::uint32_t result = 0, not_finite = 0;
+  std::uint32_t magnitude = 0;
+  int stage = 0;
+  unsigned use = 0;
+#pragma unroll 1
   for (int i = 0; i < tiles.count; ++i) {
-    const int stage = i % kStages;
-    shared.full[stage].wait(static_cast<unsigned>(i / kStages));
-    const std::uint32_t size = tiles.size(i);
+    shared.full[stage].wait(use);
     Chunk<kType, kPer> chunks[kChunksPerThread];
+    read_tile(shared.tiles[stage], tiles.size(i), chunks);
 #pragma unroll
-    for (int u = 0; u < kChunksPerThread; ++u) {
-      const std::uint32_t at = (threadIdx.x + u * kConsumers) * 16;
-      const uint4 v = at < size ? *reinterpret_cast<const uint4*>(shared.tiles[stage] + at) : make_uint4(0, 0, 0, 0);
-      chunks[u] = {v.x, v.y, v.z, v.w};
-    }
+    for (int u = 0; u < kChunksPerThread; ++u) magnitude = max_magnitude<kType>(magnitude, chunk_magnitude(chunks[u]));
     if (i + kStages < tiles.count) {
       __syncwarp();
       if (threadIdx.x % 32 == 0) shared.empty[stage].arrive();
     }
-    std::uint32_t magnitude = chunk_magnitude(chunks[0]);
-#pragma unroll
-    for (int u = 1; u < kChunksPerThread; ++u) magnitude = max_magnitude<kType>(magnitude, chunk_magnitude(chunks[u]));
-    float value = magnitude_value<kType>(magnitude);
-    if (!is_finite(value)) {
-      value = 0.0f;
-      not_finite = 0x80000000u;
-#pragma unroll
-      for (int u = 0; u < kChunksPerThread; ++u) value = fmaxf(value, finite_magnitude(chunks[u], args.flags));
+    if (++stage == kStages) {
+      stage = 0;
+      ++use;
     }
-    result = max(result, __float_as_uint(value));
   }
-  return result | not_finite;
+  const float amax = magnitude_value<kType>(magnitude);
+  return is_finite(amax) ? __float_as_uint(amax) : __float_as_uint(finite_amax<kType, kPer>(args, tiles)) | 0x80000000u;
 }
 
 /// The largest over the block's consumers and, after the barrier, over the grid; bit 31 is the or of all.
 __device__ inline std::uint32_t reduce_grid(std::uint32_t value, const Args& args) {
-  __shared__ std::uint32_t warps[kThreads / 32 + 1], result;
+  __shared__ std::uint32_t warps[kThreads / 32];
   const std::uint32_t magnitude = __reduce_max_sync(0xFFFFFFFFu, value & 0x7FFFFFFFu) | (__reduce_or_sync(0xFFFFFFFFu, value) & 0x80000000u);
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = magnitude;
   __syncthreads();
@@ -134,43 +144,47 @@ __device__ inline std::uint32_t reduce_grid(std::uint32_t value, const Args& arg
     args.partials[blockIdx.x] = __uint_as_float(all | bit);
   }
   cooperative_groups::this_grid().sync();
-  if (threadIdx.x < 32) {
-    std::uint32_t all = 0, bit = 0;
-    for (unsigned i = threadIdx.x; i < gridDim.x; i += 32) {
-      const std::uint32_t partial = __float_as_uint(__ldcg(args.partials + i));
-      all = max(all, partial & 0x7FFFFFFFu);
-      bit |= partial & 0x80000000u;
-    }
-    all = __reduce_max_sync(0xFFFFFFFFu, all) | __reduce_or_sync(0xFFFFFFFFu, bit);
-    if (threadIdx.x == 0) result = all;
+  std::uint32_t partial = 0;
+  for (unsigned i = threadIdx.x; i < gridDim.x; i += kThreads) {
+    const std::uint32_t other = __float_as_uint(__ldcg(args.partials + i));
+    partial = max(partial & 0x7FFFFFFFu, other & 0x7FFFFFFFu) | ((partial | other) & 0x80000000u);
   }
+  partial = __reduce_max_sync(0xFFFFFFFFu, partial & 0x7FFFFFFFu) | (__reduce_or_sync(0xFFFFFFFFu, partial) & 0x80000000u);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = partial;
   __syncthreads();
-  return result;
+  std::uint32_t all = 0, bit = 0;
+#pragma unroll
+  for (int i = 0; i < kThreads / 32; ++i) {
+    all = max(all, warps[i] & 0x7FFFFFFFu);
+    bit |= warps[i] & 0x80000000u;
+  }
+  return all | bit;
 }
 
 template <Element kElement, DType kType, int kPer, bool kPlain>
 __device__ inline void consume_codes(const Args& args, const Tiles& tiles, Shared& shared, float scale) {
   constexpr int kSize = is_16_bit(kType) ? 2 : 4;
   const Divisor divisor = make_divisor(scale);
+  int stage = (tiles.count - 1) % kStages;
+  unsigned use = static_cast<unsigned>((tiles.count - 1) / kStages);
+#pragma unroll 1
   for (int i = tiles.count - 1; i >= 0; --i) {
-    const int stage = i % kStages;
-    shared.full[stage].wait(static_cast<unsigned>(tiles.use_backwards(i)));
-    const std::uint32_t size = tiles.size(i);
+    shared.full[stage].wait(use);
+    const int size = tiles.size(i);
     Chunk<kType, kPer> chunks[kChunksPerThread];
-#pragma unroll
-    for (int u = 0; u < kChunksPerThread; ++u) {
-      const std::uint32_t at = (threadIdx.x + u * kConsumers) * 16;
-      const uint4 v = at < size ? *reinterpret_cast<const uint4*>(shared.tiles[stage] + at) : make_uint4(0, 0, 0, 0);
-      chunks[u] = {v.x, v.y, v.z, v.w};
-    }
+    read_tile(shared.tiles[stage], size, chunks);
     if (i >= kStages) {
       __syncwarp();
       if (threadIdx.x % 32 == 0) shared.empty[stage].arrive();
     }
+    if (--stage < 0) {
+      stage = kStages - 1;
+      --use;
+    }
     std::uint8_t* codes = args.codes + tiles.begin(i) / kSize;
 #pragma unroll
     for (int u = 0; u < kChunksPerThread; ++u) {
-      const std::uint32_t chunk = threadIdx.x + u * kConsumers;
+      const int chunk = static_cast<int>(threadIdx.x + u * kConsumers);
       const Codes packed = kPlain ? encode_chunk<kElement, kType, kPer, false>(chunks[u], divisor) : encode_chunk_slowly<kElement>(chunks[u], scale);
       if (chunk * 16 >= size) continue;
       if constexpr (kPer == 8) __stcs(reinterpret_cast<uint2*>(codes) + chunk, make_uint2(packed.low, packed.high));
@@ -180,13 +194,13 @@ __device__ inline void consume_codes(const Args& args, const Tiles& tiles, Share
 }
 
 template <Element kElement, DType kType>
-__global__ void __launch_bounds__(kThreads, 1) quantize_resident(const Args args) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) quantize_resident(const Args args) {
 #if __CUDA_ARCH__ >= 900
   constexpr int kPer = is_16_bit(kType) ? 8 : 4;
   constexpr float kLargest = static_cast<float>(format_of(kElement).largest());
   extern __shared__ std::uint8_t memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  const Tiles tiles(args);
+  const Tiles tiles(args.bytes);
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       shared.full[i].init(1);
@@ -226,7 +240,7 @@ int launch(const QuantizeProblem& problem, Stream stream) {
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(std::min({tiles, std::int64_t{multiprocessors()}, std::int64_t{kMostPartials}})));
+  config.gridDim = dim3(static_cast<unsigned>(std::min({tiles, std::int64_t{multiprocessors()} * kBlocksPerMultiprocessor, std::int64_t{kMostPartials}})));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = sizeof(Shared);
   config.stream = stream;
@@ -251,7 +265,7 @@ bool accepts(const QuantizeProblem& problem) {
   if (!scheme.has_scales() || problem.given_scales != nullptr || (problem.row_stride != problem.cols && problem.rows != 1)) return false;
   const int per = problem.dtype == DType::kF32 ? 4 : 8;
   if (!has_aligned_chunks(problem, per, per)) return false;
-  return device_attribute(cudaDevAttrComputeCapabilityMajor, 0) >= 9 && device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, 0) >= static_cast<int>(sizeof(Shared));
+  return device_attribute(cudaDevAttrComputeCapabilityMajor, 0) >= 9 && device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, 0) >= kBlocksPerMultiprocessor * static_cast<int>(sizeof(Shared) + 2048);
 }
 
 std::size_t workspace(const QuantizeProblem&) { return tensor_amax_workspace(); }

@@ -1,5 +1,5 @@
 /// Quantizes with one scale for everything: static, dynamic (a pass for amax before), or none (a cast).
-/// Mapping:  a lane holds chunks of 16 bytes; kUnroll in flight per thread. The encoding pass of a dynamic scale runs backwards over
+/// Mapping:  a lane holds chunks of 16 bytes; two in flight per thread. The encoding pass of a dynamic scale runs backwards over
 ///           the tensor: what the amax pass read last is still in the second-level cache.
 /// Requires: whole 16-byte chunks; nearest even, saturating; fp8 or int8.
 /// Bound:    memory; 2 or 4 B read (twice where dynamic), 1 B written per element.
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) quantize_tensor(const Args args) {
   }
   if (args.scale != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *args.scale = scale;
   const Divisor divisor = make_divisor(scale);
-  const float limit = is_plain_divisor(scale) ? scale * 0x1p20f : -1.0f;  // beyond it, and for Inf and NaN, the definition itself
+  const float limit = is_plain_divisor(scale) ? scale * 0x1p14f : -1.0f;  // beyond it, and for Inf and NaN, the definition itself
 
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
