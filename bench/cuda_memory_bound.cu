@@ -1,5 +1,5 @@
 /// The GPU kernels that memory limits: quantize, dequantize and their relatives, beside the copy bandwidth of the same run.
-///   bench_cuda_memory_bound [--json FILE] [--only TEXT] [--quick]
+///   bench_cuda_memory_bound [--json FILE] [--only TEXT] [--kernel NAME] [--quick]
 /// Buffers rotate beyond the second-level cache; calls are captured into a graph and its replays timed with events; medians.
 
 #include <algorithm>
@@ -19,7 +19,6 @@ namespace {
 
 using namespace narrow;
 
-constexpr std::int64_t kRotation = std::int64_t{512} << 20;  // bytes between two uses of a buffer: several times the cache
 const Device kDevice = Device::cuda(0);
 
 void require(cudaError_t error, const char* what) {
@@ -62,35 +61,37 @@ __global__ void __launch_bounds__(256) copy_words(const uint4* __restrict__ from
 
 class Bench {
  public:
-  Bench(std::string only, bool quick) : only_(std::move(only)), quick_(quick) {
+  Bench(std::string only, std::string kernel, bool quick) : only_(std::move(only)), kernel_(std::move(kernel)), quick_(quick) {
     require(cudaEventCreate(&start_), "cudaEventCreate");
     require(cudaEventCreate(&stop_), "cudaEventCreate");
   }
 
   cuda::Stream stream() { return stream_; }
+  const std::string& kernel() const { return kernel_; }
   bool wants(const std::string& name) const { return only_.empty() || name.find(only_) != std::string::npos; }
 
-  /// Median microseconds of one call; call(i) uses buffer set i of `sets`.
+  /// Median microseconds of one call; call(i) uses buffer set i of `sets`. A graph of about 2 ms of calls, warmed up for 15 ms, so that
+  /// neither the start of a graph nor a slow clock counts: the method by which the other programs' figures were taken.
   double time(int sets, const std::function<void(int)>& call) {
     for (int i = 0; i < sets; ++i) call(i);
     cuda::synchronize(stream_);
-    const int calls = std::max(sets, 12);
+    require(cudaEventRecord(start_, stream_), "cudaEventRecord");
+    for (int i = 0; i < 4; ++i) call(i % sets);
+    const double rough = std::max(1.0, elapsed() / 4);
+    const int calls = std::clamp(static_cast<int>(2000.0 / rough) + 1, 3, 400);
+    const int warm = std::clamp(static_cast<int>((quick_ ? 3000.0 : 15000.0) / (rough * calls)) + 1, 2, 30);
     cudaGraph_t graph;
     cudaGraphExec_t executable;
     require(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
     for (int i = 0; i < calls; ++i) call(i % sets);
     require(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
     require(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
-    require(cudaGraphLaunch(executable, stream_), "cudaGraphLaunch");
+    for (int i = 0; i < warm; ++i) require(cudaGraphLaunch(executable, stream_), "cudaGraphLaunch");
     std::vector<double> times;
-    for (int i = 0; i < (quick_ ? 5 : 11); ++i) {
+    for (int i = 0; i < (quick_ ? 5 : 13); ++i) {
       require(cudaEventRecord(start_, stream_), "cudaEventRecord");
       require(cudaGraphLaunch(executable, stream_), "cudaGraphLaunch");
-      require(cudaEventRecord(stop_, stream_), "cudaEventRecord");
-      cuda::synchronize(stream_);
-      float milliseconds = 0;
-      require(cudaEventElapsedTime(&milliseconds, start_, stop_), "cudaEventElapsedTime");
-      times.push_back(1000.0 * milliseconds / calls);
+      times.push_back(elapsed() / calls);
     }
     cudaGraphExecDestroy(executable);
     cudaGraphDestroy(graph);
@@ -122,9 +123,18 @@ class Bench {
   }
 
  private:
+  /// Microseconds since start_ was recorded; waits.
+  double elapsed() {
+    require(cudaEventRecord(stop_, stream_), "cudaEventRecord");
+    cuda::synchronize(stream_);
+    float milliseconds = 0;
+    require(cudaEventElapsedTime(&milliseconds, start_, stop_), "cudaEventElapsedTime");
+    return 1000.0 * milliseconds;
+  }
+
   cuda::OwnedStream stream_;
   cudaEvent_t start_{}, stop_{};
-  std::string only_;
+  std::string only_, kernel_;
   bool quick_;
   double copy_ = 0.0;
   std::vector<Result> results_;
@@ -139,10 +149,11 @@ Tensor random_on_device(DType dtype, const Shape& shape, unsigned seed, cuda::St
 
 std::string text_of(const Shape& shape) { return std::to_string(shape[0]) + "x" + std::to_string(shape[1]); }
 
-int sets_for(double bytes) { return static_cast<int>(std::clamp(kRotation / bytes + 1, 2.0, 32.0)); }
+/// Sets of buffers that the calls take in turns: together several times the second-level cache (60 MB on an H200).
+int sets_for(double bytes) { return bytes < 210e6 ? 4 : 2; }
 
 void bench_copy(Bench& bench, std::int64_t bytes, const char* name) {
-  const int sets = sets_for(2.0 * static_cast<double>(bytes));
+  const int sets = sets_for(static_cast<double>(bytes));
   std::vector<Tensor> from, to;
   for (int i = 0; i < sets; ++i) {
     from.push_back(random_on_device(DType::kBf16, {bytes / 2}, static_cast<unsigned>(i), bench.stream()));
@@ -163,7 +174,7 @@ void bench_quantize(Bench& bench, const char* scheme_text, DType dtype, const Sh
   const std::string name = "quantize " + std::string(name_of(dtype)) + " " + scheme_text + (scales == Scales::kStatic ? " static" : "");
   if (!bench.wants(name)) return;
   const double in = static_cast<double>(element_count(shape)) * (dtype == DType::kF32 ? 4 : 2), out = static_cast<double>(quantized_bytes(scheme, shape));
-  const int sets = sets_for(in + out);
+  const int sets = sets_for(std::max(in, out));
   std::vector<Tensor> x;
   std::vector<cuda::DeviceQuantized> q;
   for (int i = 0; i < sets; ++i) {
@@ -172,6 +183,7 @@ void bench_quantize(Bench& bench, const char* scheme_text, DType dtype, const Sh
   }
   const Tensor one = cuda::to_device(Tensor::of({0.03f}, {1}), kDevice, bench.stream());
   cuda::QuantizeOptions options;
+  options.kernel = bench.kernel();
   if (scales == Scales::kStatic) (scheme.has_outer_scale ? options.outer_scale : options.scales) = one;
   const Buffer workspace = Buffer::allocate(cuda::quantize_workspace(x[0], scheme, options), kDevice);
   const double us = bench.time(sets, [&](int i) {
@@ -185,7 +197,7 @@ void bench_dequantize(Bench& bench, const char* scheme_text, DType dtype, const 
   const std::string name = "dequantize " + std::string(scheme_text) + " " + std::string(name_of(dtype));
   if (!bench.wants(name)) return;
   const double out = static_cast<double>(element_count(shape)) * (dtype == DType::kF32 ? 4 : 2), in = static_cast<double>(quantized_bytes(scheme, shape));
-  const int sets = sets_for(in + out);
+  const int sets = sets_for(std::max(in, out));
   std::vector<Tensor> y;
   std::vector<cuda::DeviceQuantized> q;
   for (int i = 0; i < sets; ++i) {
@@ -244,18 +256,19 @@ constexpr Row kDequantizeRows[] = {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string json, only;
+  std::string json, only, kernel;
   bool quick = false;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) json = argv[++i];
     else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
+    else if (std::strcmp(argv[i], "--kernel") == 0 && i + 1 < argc) kernel = argv[++i];
     else if (std::strcmp(argv[i], "--quick") == 0) quick = true;
   }
   if (cuda::device_count() == 0) {
     std::puts("no CUDA device: nothing is measured");
     return 0;
   }
-  Bench bench(only, quick);
+  Bench bench(only, kernel, quick);
   bench_copy(bench, std::int64_t{4} << 30, "copy");
   bench_copy(bench, std::int64_t{64} << 20, "copy");
   const Shape shapes[] = {{4096, 4096}, {16384, 8192}};

@@ -17,6 +17,7 @@ target_sources(narrow PRIVATE
   kernels/cuda/layout.cu
   kernels/cuda/quantize_blocks.cu
   kernels/cuda/quantize_generic.cu
+  kernels/cuda/quantize_resident.cu
   kernels/cuda/quantize_rows.cu
   kernels/cuda/quantize_tensor.cu
   kernels/cuda/tables.cc

@@ -73,29 +73,38 @@ TEST(CudaExhaustive, AllFloatsToHalfAndBrain) {
   }
 }
 
-/// Every fp16 and bf16 value under many scales: row i holds all of them up to a largest one that changes from row to row.
+/// All finite bit patterns of a 16-bit type up to a largest magnitude, which starts every block and so makes its scale.
+Tensor patterns_up_to(DType dtype, std::uint32_t limit, std::int64_t block, std::int64_t cols) {
+  const std::int64_t rows = (65536 / (block - 1) * block + block + cols - 1) / cols;
+  const Tensor x = Tensor::empty(dtype, {rows, cols});
+  std::uint16_t* bits = x.as<std::uint16_t>();
+  std::uint32_t pattern = 0;
+  for (std::int64_t i = 0; i < x.size(); ++i) {
+    const std::uint32_t next = i % block == 0 ? limit : pattern++;
+    bits[i] = static_cast<std::uint16_t>((next & 0x8000u) | std::min(next & 0x7FFFu, limit));
+  }
+  return x;
+}
+
 TEST(CudaExhaustive, AllHalvesUnderManyScales) {
   NARROW_REQUIRE_DEVICE();
   const OwnedStream stream;
   for (const char* text : {"fp8_e4m3:row", "fp8_e5m2:row", "int8:row", "fp6_e3m2:row", "fp6_e2m3:row", "fp5_e2m2:row", "fp4_e2m1:row", "int4:row",
-                           "fp8_e4m3:block128", "int8:block128", "int4:block128", "fp4_e2m1:block32", "mxfp4", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp8_e4m3", "msfp12", "nvfp4"})
-    for (const DType dtype : {DType::kF16, DType::kBf16}) {
-      const Scheme scheme = Scheme::parse(text);
-      constexpr std::int64_t kCols = 2048;
-      const Tensor host = Tensor::empty(dtype, {512, kCols});
-      std::uint16_t* bits = host.as<std::uint16_t>();
-      std::uint32_t state = 12345;
-      for (std::int64_t i = 0; i < host.size(); ++i) {
-        state = state * 1664525u + 1013904223u;
-        const std::uint32_t limit = (dtype == DType::kF16 ? 0x5000u : 0x4300u) + static_cast<std::uint32_t>(i / kCols) * 7u;  // the row's largest magnitude
-        const std::uint32_t magnitude = i % kCols == 0 ? limit : std::min(state >> 17, limit) - (state >> 9 & 1u) * (limit > 0x800u ? state % 0x800u : 0u) % (std::min(state >> 17, limit) + 1u);
-        bits[i] = static_cast<std::uint16_t>(magnitude | (state & 0x8000u));
+                           "fp8_e4m3:tensor", "fp8_e5m2:tensor", "int8:tensor", "fp8_e4m3:block128", "int8:block128", "int4:block128", "fp4_e2m1:block32",
+                           "mxfp4", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp8_e4m3", "msfp12", "nvfp4"})
+    for (const DType dtype : {DType::kF16, DType::kBf16})
+      for (std::uint32_t step = 0; step < 24; ++step) {
+        const Scheme scheme = Scheme::parse(text);
+        constexpr std::int64_t kCols = 4096;
+        const std::uint32_t largest = dtype == DType::kF16 ? 0x7BFFu : 0x7F7Fu;
+        const std::uint32_t limit = step == 0 ? largest : (step == 1 ? 1u : step * 2654435761u % largest + 1u);
+        const std::int64_t block = scale_grid(scheme, {1, kCols}).tile_cols;
+        const Tensor host = patterns_up_to(dtype, limit, std::clamp<std::int64_t>(block, 16, kCols), kCols);
+        const GuardedQuantized out(scheme, host.shape(), 0, stream);
+        quantize(to_device(host, kDevice, stream), out.q, stream);
+        expect_equal(quantize(host, scheme), out.q, stream, std::string(text) + " " + std::string(name_of(dtype)) + " up to " + std::to_string(limit));
+        ASSERT_FALSE(HasFailure());
       }
-      const GuardedQuantized out(scheme, host.shape(), 0, stream);
-      quantize(to_device(host, kDevice, stream), out.q, stream);
-      expect_equal(quantize(host, scheme), out.q, stream, std::string(text) + " " + std::string(name_of(dtype)));
-      ASSERT_FALSE(HasFailure());
-    }
 }
 
 }  // namespace

@@ -192,6 +192,44 @@ TEST(CudaDequantize, AllCodesAndExtremeScales) {
   }
 }
 
+/// Every scheme and type both ways on one small tensor: short enough for the sanitizers.
+TEST(CudaSmall, EverySchemeBothWays) {
+  NARROW_REQUIRE_DEVICE();
+  const OwnedStream stream;
+  unsigned seed = 5000;
+  for (const Scheme& scheme : standard_schemes())
+    for (const DType dtype : kTypes)
+      for (const Shape& shape : {Shape{3, 19}, Shape{2, 384}}) {
+        const Tensor host = random_values(dtype, shape, seed % 2 == 0 ? Values::kNormal : Values::kNonFinite, seed);
+        ++seed;
+        check_quantize(host, scheme, 0, 0, 0, stream, {.nonfinite = NonFinite::kSaturate}, {});
+        check_dequantize(quantize(host, scheme, {.nonfinite = NonFinite::kSaturate}), 0, stream);
+        ASSERT_FALSE(HasFailure());
+      }
+}
+
+/// One scale over more than the GPU keeps on the chip between its two passes, with and without values that are not finite.
+TEST(CudaQuantize, DynamicTensorBeyondTheChip) {
+  NARROW_REQUIRE_DEVICE();
+  const OwnedStream stream;
+  unsigned seed = 6000;
+  for (const char* text : {"fp8_e4m3:tensor", "int8:tensor"})
+    for (const DType dtype : kTypes)
+      for (const std::int64_t rows : {1000, 9001, 20003})
+        for (const Values values : {Values::kNormal, Values::kNonFinite}) {
+          const Tensor some = random_values(dtype, {101, 1208}, values, seed++);
+          const Tensor host = Tensor::empty(dtype, {rows, 1208});
+          for (std::size_t at = 0; at < host.byte_size(); at += some.byte_size()) std::memcpy(host.data() + at, some.data(), std::min(some.byte_size(), host.byte_size() - at));
+          const Scheme scheme = Scheme::parse(text);
+          const GuardedQuantized out(scheme, host.shape(), 0, stream);
+          quantize(to_device(host, kDevice, stream), out.q, stream);
+          const std::string what = describe(scheme, dtype, host.shape(), explain_quantize(Tensor::borrow(out.q.codes.data(), dtype, host.shape(), {}, kDevice), scheme));
+          expect_equal(quantize(host, scheme, {.nonfinite = NonFinite::kSaturate}), out.q, stream, what);
+          out.check(stream, what);
+          ASSERT_FALSE(HasFailure());
+        }
+}
+
 TEST(CudaQuantize, RequantizeAndFakeQuantize) {
   NARROW_REQUIRE_DEVICE();
   const OwnedStream stream;

@@ -71,4 +71,23 @@ TEST(Division, ShortFormNeverMovesACode) {
   std::printf("quotients that differ in their last bit: %lld of 2^33\n", static_cast<long long>(differences));
 }
 
+/// amax / largest as kernels/cuda/divide.cuh makes it, for every largest value that it is used with: x / c, correctly rounded.
+NARROW_WITH_FMA int count_wrong_quotients(float constant) {
+  const float reciprocal = 1.0f / constant;
+  int wrong = 0;
+  for (int i = 0; i < 1 << 23; ++i) {
+    const float x = 1.0f + static_cast<float>(i) * 0x1p-23f;
+    const float q = x * reciprocal;
+    wrong += __builtin_fmaf(__builtin_fmaf(-constant, q, x), reciprocal, q) != x / constant ? 1 : 0;
+  }
+  return wrong;
+}
+
+TEST(Division, ByTheLargestValuesIsExact) {
+#if defined(__x86_64__)
+  if (!__builtin_cpu_supports("fma")) GTEST_SKIP() << "no FMA";
+#endif
+  for (const float largest : {448.0f, 57344.0f, 28.0f, 7.5f, 7.0f, 6.0f, 127.0f}) EXPECT_EQ(count_wrong_quotients(largest), 0) << largest;
+}
+
 }  // namespace

@@ -14,15 +14,8 @@ struct Chunk {
   std::uint32_t words[kWords];
 };
 
-/// A read that passes by the first-level cache: every byte is used once.
-__device__ inline uint4 load_streaming(const void* address) {
-  uint4 v;
-  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(address));
-  return v;
-}
-
-/// A cached read, for data that another lane or a second pass also wants.
-__device__ inline uint4 load_cached(const void* address) {
+/// 16 bytes that no kernel writes. Without a hint for the first-level cache: L1::no_allocate costs a tenth of the bandwidth on an H200.
+__device__ inline uint4 load_words(const void* address) {
   uint4 v;
   asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(address));
   return v;
@@ -44,8 +37,7 @@ __device__ inline Chunk<kType, kPer> load_chunk(const void* x, std::int64_t offs
   Chunk<kType, kPer> chunk;
 #pragma unroll
   for (int i = 0; i < chunk.kWords / 4; ++i) {
-    // Two 16-byte halves of a 32-byte sector are two loads: the cache joins them.
-    const uint4 v = chunk.kWords == 4 ? load_streaming(address) : load_cached(address + 16 * i);
+    const uint4 v = load_words(address + 16 * i);
     chunk.words[4 * i] = v.x;
     chunk.words[4 * i + 1] = v.y;
     chunk.words[4 * i + 2] = v.z;
@@ -66,6 +58,16 @@ __device__ inline float value_of(const Chunk<kType, kPer>& chunk, int i) {
     const std::uint32_t word = chunk.words[i / 2];
     return __half2float(__ushort_as_half(static_cast<unsigned short>(i % 2 == 0 ? word & 0xFFFFu : word >> 16)));
   }
+}
+
+/// Element i by the definition: the GPU's own conversion of an fp16 NaN drops its sign.
+template <DType kType, int kPer>
+__device__ inline float exact_value_of(const Chunk<kType, kPer>& chunk, int i) {
+  if constexpr (kType == DType::kF16) {
+    const std::uint32_t bits = i % 2 == 0 ? chunk.words[i / 2] & 0xFFFFu : chunk.words[i / 2] >> 16;
+    if ((bits & 0x7FFFu) > 0x7C00u) return __uint_as_float(((bits & 0x8000u) << 16) | 0x7FC00000u);
+  }
+  return value_of(chunk, i);
 }
 
 /// The signs of elements 2i and 2i+1 in bits 15 and 31.

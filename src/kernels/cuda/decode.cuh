@@ -2,6 +2,7 @@
 /// Packed codes to fp32 values, and values to the output types, as codec.h's decode and encode round them.
 
 #include "kernels/cuda/chunk.cuh"
+#include "kernels/cuda/scaled_value.cuh"
 #include "kernels/cuda/store.cuh"
 #include "kernels/storage.h"
 
@@ -90,14 +91,11 @@ __device__ inline bool has_nan_code(Codes codes) {
   return ((((codes.low & 0x7F7F7F7Fu) + kStep) | ((codes.high & 0x7F7F7F7Fu) + kStep)) & 0x80808080u) != 0;
 }
 
-/// Two values in a 16-bit type, the first one low; beyond the range they saturate.
+/// Two values in a 16-bit type, the first one low; beyond fp16's range they saturate, beyond bf16's they must not be.
 template <DType kType>
 __device__ inline std::uint32_t round_pair(float a, float b) {
   std::uint32_t result;
   if constexpr (kType == DType::kBf16) {
-    constexpr float kLargest = 0x1.FEp127f;
-    a = fminf(fmaxf(a, -kLargest), kLargest);
-    b = fminf(fmaxf(b, -kLargest), kLargest);
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(b), "f"(a));
   } else {
     constexpr float kLargest = 65504.0f;
@@ -112,7 +110,7 @@ __device__ inline std::uint32_t round_pair(float a, float b) {
 template <Element kElement, DType kType>
 __device__ __noinline__ std::uint32_t decode_by_definition(std::uint32_t code, float scale) {
   constexpr Format kFormat = format_of(kElement);
-  const float value = __fmul_rn(decode(kFormat, code), scale);
+  const float value = scaled_value(decode(kFormat, code), scale);
   if constexpr (kType == DType::kF32) return __float_as_uint(value);
   constexpr Format kOut = kType == DType::kBf16 ? kBf16 : kFp16;
   return encode(kOut, value);

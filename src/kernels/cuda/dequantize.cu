@@ -1,5 +1,5 @@
 /// Dequantizes canonical bytes: value = decode(code) * scale, rounded once to fp32 and once more to a 16-bit type.
-/// Mapping:  a lane holds one chunk (8 codes; 4 of 8 bits for fp32 output), four in flight per thread; 5- and 6-bit rows come through
+/// Mapping:  a lane holds one chunk (8 codes; 4 of 8 bits for fp32 output), 5- and 6-bit rows come through
 ///           shared memory, so that reads are 16 bytes wide.
 /// Requires: scales of 1xB blocks, rows or the tensor; aligned whole chunks.
 /// Bound:    memory; bits/8 B + a scale per block read, 2 or 4 B written per element.
@@ -11,8 +11,9 @@
 namespace narrow::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kUnroll = 4;
+/// Threads of a block, and chunks in flight per thread: stores are most of the traffic, and few of them at a time go best.
+NARROW_HOST_DEVICE constexpr int threads_of(Element element) { return is_staged(element) ? 256 : 128; }
+NARROW_HOST_DEVICE constexpr int unroll_of(Element element) { return is_staged(element) ? 4 : 2; }
 
 /// How scales are stored.
 enum class Storage : std::uint8_t { kNone, kFp32, kFp16, kBf16, kE8m0, kE4m3 };
@@ -32,7 +33,11 @@ __device__ inline float read_scale(const Args& args, std::uint32_t cell, float o
   switch (args.storage) {
     case Storage::kNone: return 1.0f;
     case Storage::kFp32: return __ldg(static_cast<const float*>(args.scales) + cell);
-    case Storage::kFp16: return __half2float(__ushort_as_half(__ldg(static_cast<const unsigned short*>(args.scales) + cell)));
+    case Storage::kFp16: {
+      const unsigned short bits = __ldg(static_cast<const unsigned short*>(args.scales) + cell);
+      if ((bits & 0x7FFFu) > 0x7C00u) return __uint_as_float(((bits & 0x8000u) << 16) | 0x7FC00000u);
+      return __half2float(__ushort_as_half(bits));
+    }
     case Storage::kBf16: return __uint_as_float(static_cast<std::uint32_t>(__ldg(static_cast<const unsigned short*>(args.scales) + cell)) << 16);
     case Storage::kE8m0: {
       const std::uint32_t code = __ldg(static_cast<const std::uint8_t*>(args.scales) + cell);
@@ -40,7 +45,7 @@ __device__ inline float read_scale(const Args& args, std::uint32_t cell, float o
     }
     case Storage::kE4m3: {  // fp16 holds the e4m3 bits with its own bias: a factor of 2^8; the NaN code is not a scale that quantize makes
       const std::uint32_t code = __ldg(static_cast<const std::uint8_t*>(args.scales) + cell);
-      if ((code & 0x7Fu) == 0x7Fu) return __uint_as_float(0x7FC00000u);
+      if ((code & 0x7Fu) == 0x7Fu) return __uint_as_float(((code & 0x80u) << 24) | 0x7FC00000u);
       const float value = __half2float(__ushort_as_half(static_cast<unsigned short>(((code & 0x7Fu) << 7) | ((code & 0x80u) << 8)))) * 256.0f;
       return __fmul_rn(value, outer);
     }
@@ -58,16 +63,14 @@ __device__ inline Codes load_direct(const std::uint8_t* codes, std::uint32_t chu
   }
 }
 
-/// One lane's bytes out of the warp's stage.
+/// One lane's 5 or 6 bytes out of the warp's stage: they lie in two neighbouring words.
 template <Element kElement>
 __device__ inline Codes load_staged(const Stage<kElement>& stage) {
-  const std::uint8_t* mine = stage.bytes + threadIdx.x % 32 * bits_of(kElement);
-  if constexpr (bits_of(kElement) == 6) {
-    const std::uint16_t* halves = reinterpret_cast<const std::uint16_t*>(mine);
-    return {halves[0] | (static_cast<std::uint32_t>(halves[1]) << 16), halves[2]};
-  } else {
-    return {mine[0] | (static_cast<std::uint32_t>(mine[1]) << 8) | (static_cast<std::uint32_t>(mine[2]) << 16) | (static_cast<std::uint32_t>(mine[3]) << 24), mine[4]};
-  }
+  constexpr unsigned kBytes = bits_of(kElement);
+  const unsigned begin = threadIdx.x % 32 * kBytes, shift = begin % 4 * 8;
+  const std::uint32_t* words = reinterpret_cast<const std::uint32_t*>(stage.bytes) + begin / 4;
+  const std::uint32_t low = words[0], high = words[1];
+  return {__funnelshift_r(low, high, shift), (high >> shift) & ((1u << (8 * (kBytes - 4))) - 1u)};
 }
 
 template <Element kElement, DType kType>
@@ -76,7 +79,7 @@ __device__ inline void store_values(const Args& args, std::uint32_t chunk, Codes
   constexpr int kWords = is_16_bit(kType) ? kPer / 2 : kPer;
   std::uint32_t words[kWords];
   const float factored = scale * decode_factor(kElement);
-  if (has_nan_code<kElement>(codes) || !(scale <= 0x1p100f)) {
+  if (has_nan_code<kElement>(codes) || !(fabsf(scale) <= 0x1p100f)) {
     const std::uint64_t packed = codes.low | (static_cast<std::uint64_t>(codes.high) << 32);
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
@@ -102,9 +105,10 @@ __device__ inline void store_values(const Args& args, std::uint32_t chunk, Codes
 }
 
 template <Element kElement, DType kType>
-__global__ void __launch_bounds__(kThreads) dequantize_flat(const Args args) {
-  constexpr int kPer = elements_per_lane(kElement, kType);
+__global__ void __launch_bounds__(threads_of(kElement)) dequantize_flat(const Args args) {
+  constexpr int kPer = elements_per_lane(kElement, kType), kThreads = threads_of(kElement), kUnroll = unroll_of(kElement);
   __shared__ Stage<kElement> stages[is_staged(kElement) ? kThreads / 32 : 1][is_staged(kElement) ? kUnroll : 1];
+  wait_for_previous_kernel();
   const std::uint32_t first = blockIdx.x * (kThreads * kUnroll) + threadIdx.x;
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
@@ -116,7 +120,7 @@ __global__ void __launch_bounds__(kThreads) dequantize_flat(const Args args) {
     for (int u = 0; u < kUnroll; ++u) {
       const std::int64_t byte = std::int64_t{first - lane + u * kThreads} * kBytes + lane * 16;
       const bool mine = lane < 2 * kBytes && byte < std::int64_t{args.chunks} * kBytes;
-      if (mine) parts[u] = load_streaming(args.codes + byte);
+      if (mine) parts[u] = load_words(args.codes + byte);
       if (mine) *reinterpret_cast<uint4*>(stages[warp][u].bytes + lane * 16) = parts[u];
     }
     __syncwarp();
@@ -149,7 +153,7 @@ Storage storage_of(const Scheme& scheme) {
 
 template <Element kElement, DType kType>
 int launch(const DequantizeProblem& problem, Stream stream) {
-  constexpr int kPer = elements_per_lane(kElement, kType);
+  constexpr int kPer = elements_per_lane(kElement, kType), kThreads = threads_of(kElement), kUnroll = unroll_of(kElement);
   Args args{};
   args.codes = problem.codes;
   args.scales = problem.scales;
@@ -161,7 +165,7 @@ int launch(const DequantizeProblem& problem, Stream stream) {
   if (problem.grid.whole_tensor) args.shift = 31 < 32 && args.chunks <= 0x80000000u ? 31 : -1;
   args.storage = storage_of(problem.scheme);
   const std::int64_t blocks = (std::int64_t{args.chunks} + kThreads * kUnroll - 1) / (kThreads * kUnroll);
-  return launch_kernel(dequantize_flat<kElement, kType>, blocks, kThreads, stream, args);
+  return launch_overlapped(dequantize_flat<kElement, kType>, blocks, kThreads, stream, args);
 }
 
 using Launch = int (*)(const DequantizeProblem&, Stream);

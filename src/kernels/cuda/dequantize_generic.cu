@@ -2,6 +2,7 @@
 
 #include "format/packing.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/scaled_value.cuh"
 #include "kernels/storage.h"
 
 namespace narrow::cuda {
@@ -22,11 +23,12 @@ __global__ void __launch_bounds__(kThreads) decode_groups(const DequantizeProble
   for (std::int64_t col = begin; col < end; ++col) {
     if (p.scheme.has_scales() && cell_row + p.grid.grid_col(col) != cell) {
       cell = cell_row + p.grid.grid_col(col);
-      scale = effective_scale(p.scheme, load_scale_code(p.scales, p.scheme.scale, cell), outer);
+      scale = scaled_value(decode(p.scheme.scale, load_scale_code(p.scales, p.scheme.scale, cell)), outer);
       if (p.scheme.asymmetric) zero_point = p.zero_points[cell];
     }
-    const float value = dequantize_element(p.scheme, read_code(codes, col, p.scheme.element.bits), scale, zero_point);
-    store_value(p.y, p.dtype, row * p.cols + col, value);
+    const std::uint32_t code = read_code(codes, col, p.scheme.element.bits);
+    const float value = p.scheme.asymmetric ? static_cast<float>(static_cast<std::int32_t>(code) - zero_point) : decode(p.scheme.element, code);
+    store_value(p.y, p.dtype, row * p.cols + col, scaled_value(value, scale));
   }
 }
 

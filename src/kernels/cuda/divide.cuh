@@ -6,7 +6,7 @@
 /// faithful, 1/s rounded to nearest). 16-bit x: the quotient can differ in its last bit only where x / s lies within
 /// 2^-46 of the middle of two floats; tests/format/division_test.cc goes through all significands of s and x and shows
 /// that the code (at most 7 significant bits) is then the same.
-/// low >= 0 and the order of the last step keep the sign of a zero.
+/// low > 0 and the order of the last step keep the sign of a zero.
 
 #include <cuda_runtime.h>
 
@@ -22,13 +22,16 @@ struct Divisor {
 /// The range of s in which nothing of this under- or overflows.
 __device__ inline bool is_plain_divisor(float s) { return s >= 0x1p-80f && s <= 0x1p80f; }
 
+/// Of a plain s; of another one nothing that may be used. The reciprocals are the hardware's IEEE ones without the check of the range.
 __device__ inline Divisor make_divisor(float s) {
   Divisor d;
+  float guess;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(guess) : "f"(s));
   d.scale = s;
-  d.high = __frcp_rz(s);
-  const float low = __fmul_rn(__fmaf_rn(-s, d.high, 1.0f), d.high);
-  d.low = __uint_as_float(__float_as_uint(low) + (low != 0.0f ? 1u : 0u));  // (1 - s * high) / s is a little more than the product
-  d.nearest = __frcp_rn(s);
+  d.high = __fmaf_rz(guess, -__fmaf_rz(s, guess, -1.0f), guess);
+  d.nearest = __fmaf_rn(guess, -__fmaf_rn(s, guess, -1.0f), guess);
+  // (1 - s * high) / s is a little more than the product; of a power of two, low is 2^-149 instead of 0, which no quotient that has a code feels.
+  d.low = __uint_as_float(__float_as_uint(__fmul_rn(__fmaf_rn(-s, d.high, 1.0f), d.high)) + 1u);
   return d;
 }
 
@@ -40,6 +43,12 @@ __device__ inline float divide(float x, const Divisor& d) {
   } else {
     return __fmaf_rn(-__fmaf_rn(d.scale, q, -x), d.nearest, q);
   }
+}
+
+/// x / c, correctly rounded, for the constants that divide amax (tests/format/division_test.cc tries all significands of x).
+__device__ inline float divide_by_constant(float x, float constant, float reciprocal) {
+  const float q = __fmul_rn(x, reciprocal);
+  return __fmaf_rn(__fmaf_rn(-constant, q, x), reciprocal, q);
 }
 
 }  // namespace narrow::cuda

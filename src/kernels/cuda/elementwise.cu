@@ -88,12 +88,11 @@ __global__ void __launch_bounds__(kThreads) convert_values(const void* x, void* 
     std::uint32_t words[kWords];
     if constexpr (is_16_bit(kTo)) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) words[j] = convert_pair<kTo>(value_of(chunk, 2 * j), value_of(chunk, 2 * j + 1), overflow);
+      for (int j = 0; j < 4; ++j) words[j] = convert_pair<kTo>(exact_value_of(chunk, 2 * j), exact_value_of(chunk, 2 * j + 1), overflow);
     } else {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        const float value = value_of(chunk, j);
-        words[j] = kFrom == DType::kF16 && value != value ? (__float_as_uint(value) & 0x80000000u) | 0x7FC00000u : __float_as_uint(value);
+        words[j] = __float_as_uint(exact_value_of(chunk, j));
       }
     }
     uint4* out = static_cast<uint4*>(y) + i * (kWords / 4);

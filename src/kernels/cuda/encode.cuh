@@ -75,13 +75,13 @@ __device__ inline std::uint32_t join_nibbles(std::uint32_t a, std::uint32_t b, s
   return __byte_perm(low | (low >> 12), high | (high >> 12), 0x5410);
 }
 
-/// Quotients (already prescaled) to codes, for the families that work on quotients.
+/// Quotients (already prescaled) to codes, for the families that work on quotients. kClamp: they may be beyond the largest value, up to 2^14.
 template <Element kElement, int kPer, bool kClamp>
 __device__ inline Codes encode_quotients(const float (&quotients)[kPer]) {
   constexpr Format kFormat = format_of(kElement);
   constexpr Family kFamily = family_of(kElement);
   constexpr float kLargest = static_cast<float>(kFormat.largest()) / prescale_of(kElement);
-  constexpr bool kSaturates = kElement == Element::kE4m3 || kElement == Element::kE5m2;
+  constexpr bool kSaturates = kElement == Element::kE4m3 || kElement == Element::kE5m2 || kElement == Element::kInt8;
   float q[kPer];
 #pragma unroll
   for (int i = 0; i < kPer; ++i) q[i] = kClamp && !kSaturates ? fminf(fmaxf(quotients[i], -kLargest), kLargest) : quotients[i];
@@ -93,7 +93,14 @@ __device__ inline Codes encode_quotients(const float (&quotients)[kPer]) {
       std::uint32_t t[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) t[j] = __float_as_uint(__fadd_rn(q[i + j], 12582912.0f));
-      words[i / 4] = __byte_perm(__byte_perm(t[0], t[1], 0x0040), __byte_perm(t[2], t[3], 0x0040), 0x5410);
+      if constexpr (kClamp) {  // two at a time, as signed 16-bit integers
+        std::uint32_t low = __byte_perm(t[0], t[1], 0x5410), high = __byte_perm(t[2], t[3], 0x5410);
+        low = __vmaxs2(__vmins2(low, 0x007F007Fu), 0xFF81FF81u);
+        high = __vmaxs2(__vmins2(high, 0x007F007Fu), 0xFF81FF81u);
+        words[i / 4] = __byte_perm(low, high, 0x6420);
+      } else {
+        words[i / 4] = __byte_perm(__byte_perm(t[0], t[1], 0x0040), __byte_perm(t[2], t[3], 0x0040), 0x5410);
+      }
     }
     return {words[0], words[1]};
   } else if constexpr (kFamily == Family::kInteger) {
@@ -133,13 +140,17 @@ __device__ inline Codes join_magnitudes(const Chunk<kType, 8>& chunk, const floa
 }
 
 /// The code of min(round(2q), round(q + 2), round(q/2 + 4)), 7 at most, above 2^23: |q| = |v| * factor, one rounding each.
+/// Below 7 the last of the three is at most 7 by itself.
+template <bool kClamp>
 __device__ inline float e2m1_code(float v, float factor) {
   constexpr float kBase = 8388608.0f;
   const float magnitude = fabsf(v);
   const float fine = __fmaf_rn(magnitude, 2.0f * factor, kBase);
   const float middle = __fmaf_rn(magnitude, factor, kBase + 2.0f);
   const float coarse = __fmaf_rn(magnitude, 0.5f * factor, kBase + 4.0f);
-  return fminf(fminf(fine, middle), fminf(coarse, kBase + 7.0f));
+  // Positive floats order like their bits, of which the hardware takes the least of three at once.
+  const int least = __vimin3_s32(__float_as_int(fine), __float_as_int(middle), __float_as_int(coarse));
+  return __int_as_float(kClamp ? min(least, __float_as_int(kBase + 7.0f)) : least);
 }
 
 /// The codes of a chunk divided by a plain divisor (of s * prescale).
@@ -150,22 +161,50 @@ __device__ inline Codes encode_chunk(const Chunk<kType, kPer>& chunk, const Divi
   for (int i = 0; i < kPer; ++i) q[i] = divide<kType>(value_of(chunk, i), divisor);
   if constexpr (family_of(kElement) == Family::kE2m1) {
 #pragma unroll
-    for (int i = 0; i < kPer; ++i) q[i] = e2m1_code(q[i], 1.0f);
+    for (int i = 0; i < kPer; ++i) q[i] = e2m1_code<kClamp>(q[i], 1.0f);
     return join_magnitudes<kType>(chunk, q);
   } else {
     return encode_quotients<kElement, kPer, kClamp>(q);
   }
 }
 
+/// fma(|x|, factor, base) of two bf16, factor a power of two: from 128 on the last of the 8 bits counts ones, so this rounds to an integer.
+__device__ inline __nv_bfloat162 round_magnitudes(std::uint32_t pair, float factor, float base) {
+  const std::uint32_t magnitudes = pair & 0x7FFF7FFFu;
+  return __hfma2(*reinterpret_cast<const __nv_bfloat162*>(&magnitudes), __float2bfloat162_rn(factor), __float2bfloat162_rn(base));
+}
+
+/// encode_chunk_shifted of 4-bit sign-magnitude codes from bf16, two elements at a time: everything is exact in bf16 too.
+template <Element kElement>
+__device__ inline Codes encode_pairs_shifted(const Chunk<DType::kBf16, 8>& chunk, float reciprocal) {
+  std::uint32_t pairs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t word = chunk.words[i];
+    __nv_bfloat162 code = __float2bfloat162_rn(135.0f);
+    if constexpr (family_of(kElement) == Family::kE2m1) {
+      code = __hmin2(code, round_magnitudes(word, 0.5f * reciprocal, 132.0f));
+      code = __hmin2(code, round_magnitudes(word, reciprocal, 130.0f));
+      code = __hmin2(code, round_magnitudes(word, 2.0f * reciprocal, 128.0f));
+    } else {
+      code = __hmin2(code, round_magnitudes(word, reciprocal, 128.0f));
+    }
+    pairs[i] = (*reinterpret_cast<const std::uint32_t*>(&code) & 0x00070007u) | ((word >> 12) & 0x00080008u);
+  }
+  return {join_nibbles(pairs[0], pairs[1], pairs[2], pairs[3]), 0};
+}
+
 /// The codes of a chunk divided by a power of two, given as its reciprocal (of s * prescale): products are exact.
 template <Element kElement, DType kType, int kPer>
 __device__ inline Codes encode_chunk_shifted(const Chunk<kType, kPer>& chunk, float reciprocal) {
+  if constexpr (kType == DType::kBf16 && (family_of(kElement) == Family::kE2m1 || family_of(kElement) == Family::kMagnitude))
+    return encode_pairs_shifted<kElement>(chunk, reciprocal);
   float q[kPer];
   if constexpr (family_of(kElement) == Family::kE2m1 || family_of(kElement) == Family::kMagnitude) {
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
       const float x = value_of(chunk, i);
-      if constexpr (family_of(kElement) == Family::kE2m1) q[i] = e2m1_code(x, reciprocal);
+      if constexpr (family_of(kElement) == Family::kE2m1) q[i] = e2m1_code<true>(x, reciprocal);
       else q[i] = fminf(__fmaf_rn(fabsf(x), reciprocal, 8388608.0f), 8388615.0f);
     }
     return join_magnitudes<kType>(chunk, q);
@@ -180,7 +219,7 @@ __device__ inline Codes encode_chunk_shifted(const Chunk<kType, kPer>& chunk, fl
 template <Element kElement>
 __device__ __noinline__ std::uint32_t encode_by_definition(float x, float scale) {
   constexpr Format kFormat = format_of(kElement);
-  return encode(kFormat, __fdiv_rn(x, scale));
+  return encode(kFormat, x != x ? x : __fdiv_rn(x, scale));  // a division would drop the sign of a NaN
 }
 
 template <Element kElement, DType kType, int kPer>
@@ -188,7 +227,7 @@ __device__ inline Codes encode_chunk_slowly(const Chunk<kType, kPer>& chunk, flo
   std::uint64_t packed = 0;
 #pragma unroll
   for (int i = 0; i < kPer; ++i)
-    packed |= static_cast<std::uint64_t>(encode_by_definition<kElement>(value_of(chunk, i), scale)) << (i * bits_of(kElement));
+    packed |= static_cast<std::uint64_t>(encode_by_definition<kElement>(exact_value_of(chunk, i), scale)) << (i * bits_of(kElement));
   return {static_cast<std::uint32_t>(packed), static_cast<std::uint32_t>(packed >> 32)};
 }
 

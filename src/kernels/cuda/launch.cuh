@@ -52,22 +52,45 @@ inline bool has_aligned_chunks(const QuantizeProblem& problem, int per, int code
 /// fp32, fp16, bf16 as 0, 1, 2.
 inline int type_index(DType dtype) { return dtype == DType::kF32 ? 0 : (dtype == DType::kF16 ? 1 : 2); }
 
-inline int multiprocessors() {
-  int device = 0, count = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 1;
-  return count;
+/// An attribute of the current device; fallback where it cannot be read.
+inline int device_attribute(cudaDeviceAttr attribute, int fallback) {
+  int device = 0, value = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&value, attribute, device) != cudaSuccess) return fallback;
+  return value;
+}
+
+inline int multiprocessors() { return device_attribute(cudaDevAttrMultiProcessorCount, 1); }
+
+/// For kernels of launch_overlapped: the first thing they do. Their thread blocks may be there before the kernel in front has ended (its
+/// last ones leave room), so that starting costs nothing; nothing may be read or written before this has returned.
+__device__ inline void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 /// Enqueues a kernel; an empty grid is no work. Returns CUDA's error code.
-template <typename... Params, typename... Args>
+template <bool kOverlapped = false, typename... Params, typename... Args>
 int launch_kernel(void (*kernel)(Params...), std::int64_t blocks, int threads, Stream stream, const Args&... args) {
   if (blocks <= 0) return cudaSuccess;
   if (blocks > 0x7FFFFFFF) return cudaErrorInvalidConfiguration;
   cudaLaunchConfig_t config{};
+  cudaLaunchAttribute overlapped{};
+  overlapped.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlapped.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlapped;
+  config.numAttrs = kOverlapped && device_attribute(cudaDevAttrComputeCapabilityMajor, 0) >= 9 ? 1 : 0;
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.stream = stream;
   return cudaLaunchKernelEx(&config, kernel, Params(args)...);
+}
+
+/// launch_kernel of a kernel that calls wait_for_previous_kernel.
+template <typename... Params, typename... Args>
+int launch_overlapped(void (*kernel)(Params...), std::int64_t blocks, int threads, Stream stream, const Args&... args) {
+  return launch_kernel<true>(kernel, blocks, threads, stream, args...);
 }
 
 }  // namespace narrow::cuda

@@ -67,7 +67,7 @@ std::span<const QuantizeKernel> quantize_kernels();
 std::span<const DequantizeKernel> dequantize_kernels();
 
 // The rows, each in its own file.
-extern const QuantizeKernel kQuantizeBlocks, kQuantizeRows, kQuantizeTensor, kQuantizeGeneric;
+extern const QuantizeKernel kQuantizeBlocks, kQuantizeRows, kQuantizeResident, kQuantizeTensor, kQuantizeGeneric;
 extern const DequantizeKernel kDequantizeFlat, kDequantizeGeneric;
 
 }  // namespace narrow::cuda

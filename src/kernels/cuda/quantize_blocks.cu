@@ -1,9 +1,10 @@
-/// Quantizes blocks of 8 to 256 neighbours of a row: fp32 scales, MX and MSFP exponents, NVFP4.
+/// Quantizes blocks of 16 (of fp32: 8) to 512 neighbours of a row: fp32 scales, MX and MSFP exponents, NVFP4.
 ///   s = amax / largest   or   2^(floor(log2 amax) - floor(log2 largest))   or   e4m3(amax / 6 / outer) * outer;   code = encode(x / s)
-/// Mapping:  a lane holds one chunk (16 bytes of x), 2..32 neighbouring lanes a block, whose amax is a butterfly of shuffles;
-///           a thread has kUnroll chunks in flight.
+/// Mapping:  a lane holds a span of 32 bytes of x, 1..32 neighbouring lanes a block, whose amax is a butterfly of shuffles; a thread
+///           has two spans in flight. Scales are made in a few instructions; a warp that meets Inf, NaN or an extreme scale
+///           goes the long way as a whole.
 /// Requires: rows of whole blocks, 16-byte aligned; nearest even, saturating.
-/// Bound:    memory; 2 or 4 B read, bits/8 B + a scale per block written per element; about 12 instructions per element.
+/// Bound:    memory; 2 or 4 B read, bits/8 B + a scale per block written per element; 6 to 11 instructions per element.
 /// Meaning:  kernels/reference/quantize.cc, bit for bit.
 
 #include "kernels/cuda/launch.cuh"
@@ -14,10 +15,19 @@ namespace narrow::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kUnroll = 2;
+constexpr int kGroups = 2;
+
+/// A lane's chunks of 8 elements: 32 bytes of x.
+constexpr int parts_of(DType dtype) { return is_16_bit(dtype) ? 2 : 1; }
+
+/// The block size of schemes that have but one; 0 for the others.
+constexpr int fixed_block(Element element, ScaleKind scale) {
+  if (scale == ScaleKind::kLargest) return 0;
+  return scale == ScaleKind::kTwoLevel || element == Element::kMsfp12 ? 16 : 32;
+}
 
 struct Args {
-  ChunkedMatrix x;
+  ChunkedMatrix x;  // in spans
   std::uint8_t* codes;
   void* scales;
   int lanes;       // per block
@@ -26,108 +36,139 @@ struct Args {
   OuterScale outer;
 };
 
-/// Reciprocals of every e4m3 scale times the outer scale, made once per thread block. NVFP4 alone.
-struct TwoLevelTable {
-  float outer;
-  Divisor divisors[128];
+/// NVFP4's outer scale and what divides by it.
+struct Outer {
+  float value;
+  Divisor divisor;
 };
 
 struct BlockScale {
   std::uint32_t code;
-  float scale;         // as the definition divides
-  Divisor divisor;     // of scale * prescale
-  float reciprocal;    // of scale * prescale, of powers of two
-  bool plain;          // the fast ways may be taken
+  Divisor divisor;   // of scale * prescale
+  float reciprocal;  // of scale * prescale, of powers of two
 };
 
+/// The scale of a block as long as nothing is extreme; false where exact_scale has to be asked.
 template <Element kElement, ScaleKind kScale>
-__device__ inline BlockScale make_block_scale(float amax, bool finite, const TwoLevelTable& table) {
-  constexpr Format kFormat = format_of(kElement);
-  constexpr float kLargest = static_cast<float>(kFormat.largest());
-  BlockScale result{};
+__device__ inline bool quick_scale(float amax, const Outer& outer, BlockScale& result) {
+  constexpr float kLargest = static_cast<float>(format_of(kElement).largest());
+  constexpr std::uint32_t kLow = (127u - 60u) << 23, kHigh = (127u + 60u) << 23;
+  const bool zero = amax == 0.0f;
+  const float nonzero = zero ? kLargest : amax;  // a block of zeros has the scale 1
+  const std::uint32_t bits = __float_as_uint(nonzero);
+  bool plain = bits - kLow <= kHigh - kLow;
   if constexpr (kScale == ScaleKind::kLargest) {
-    float scale = amax == 0.0f ? 1.0f : __fdiv_rn(amax, kLargest);
-    if (scale == 0.0f) scale = __uint_as_float(1u);
+    const float scale = divide_by_constant(nonzero, kLargest, 1.0f / kLargest);
     result.code = __float_as_uint(scale);
-    result.scale = scale;
-    result.plain = finite && is_plain_divisor(scale);
     result.divisor = make_divisor(scale * prescale_of(kElement));
   } else if constexpr (kScale == ScaleKind::kSharedExponent) {
-    constexpr int kLargestExponent = largest_exponent(kFormat);
     constexpr bool kIsMsfp = kElement == Element::kMsfp12;
-    const std::uint32_t bits = __float_as_uint(amax);
-    const int log2 = bits >= 0x800000u ? static_cast<int>(bits >> 23) - 127 : 31 - __clz(static_cast<int>(bits)) - 149;
-    int exponent = max(log2 - kLargestExponent, kIsMsfp ? -126 : -127);
-    if (bits == 0) exponent = kIsMsfp ? -127 : 0;
-    result.code = static_cast<std::uint32_t>(exponent + 127);
-    result.scale = __uint_as_float(exponent > -127 ? result.code << 23 : 0x400000u);
-    result.plain = finite && exponent > -90 && exponent < 90;
-    result.reciprocal = __uint_as_float(static_cast<std::uint32_t>(127 - (result.plain ? exponent : 0)) << 23) * (1.0f / prescale_of(kElement));
+    const std::uint32_t code = (bits >> 23) - largest_exponent(format_of(kElement));
+    result.reciprocal = __uint_as_float((254u - code) << 23) * (1.0f / prescale_of(kElement));
+    result.code = kIsMsfp && zero ? 0u : code;
   } else {
-    constexpr float kOne = 1.0f;
-    const float scale = amax == 0.0f ? kOne : __fdiv_rn(__fdiv_rn(amax, kLargest), table.outer);
+    float scale = divide<DType::kF32>(divide_by_constant(nonzero, kLargest, 1.0f / kLargest), outer.divisor);
+    if (zero) scale = 1.0f;
+    plain = plain && scale <= 460.0f;  // beyond it the stored scale is too small for amax
     result.code = max(convert_four<true>(scale, 0.0f, 0.0f, 0.0f) & 0xFFu, 1u);  // positive: never rounds to zero
-    result.divisor = table.divisors[result.code];
-    result.scale = result.divisor.scale;
-    result.plain = finite && is_plain_divisor(result.scale);
+    const float stored = __half2float(__ushort_as_half(static_cast<unsigned short>(result.code << 7))) * 256.0f;
+    result.divisor = make_divisor(__fmul_rn(stored, outer.value));
   }
-  return result;
+  return plain;
 }
 
+/// The scale of any block: the code, and the divisor as the definition has it.
+template <Element kElement, ScaleKind kScale>
+__device__ inline float exact_scale(float amax, float outer, std::uint32_t& code) {
+  constexpr Format kElementFormat = format_of(kElement), kFloat = kFp32, kExponent = kE8m0, kSmall = kFp8E4m3;  // device code cannot refer to namespace-scope objects
+  Scheme scheme;
+  scheme.element = kElementFormat;
+  scheme.scale = kFloat;
+  if constexpr (kScale == ScaleKind::kSharedExponent) {
+    scheme.scale = kExponent;
+    scheme.rule = ScaleRule::kSharedExponent;
+    scheme.is_msfp = kElement == Element::kMsfp12;
+  } else if constexpr (kScale == ScaleKind::kTwoLevel) {
+    scheme.scale = kSmall;
+    scheme.has_outer_scale = true;
+  }
+  const ScaleCode result = scale_from_amax(scheme, amax, outer);
+  code = result.code;
+  return result.effective;
+}
+
+/// A group the long way: the definition for every element.
 template <Element kElement, DType kType, ScaleKind kScale>
-__device__ inline Codes encode_block(const Chunk<kType, elements_per_lane(kElement, kType)>& chunk, const BlockScale& scale) {
-  constexpr int kPer = elements_per_lane(kElement, kType);
-  if (!scale.plain) return encode_chunk_slowly<kElement>(chunk, scale.scale);
-  if constexpr (kScale == ScaleKind::kSharedExponent) return encode_chunk_shifted<kElement>(chunk, scale.reciprocal);
-  else return encode_chunk<kElement, kType, kPer, kScale != ScaleKind::kLargest>(chunk, scale.divisor);
+__device__ inline std::uint32_t encode_exactly(const Chunk<kType, 8> (&chunks)[parts_of(kType)], Codes (&codes)[parts_of(kType)], int lanes, float outer,
+                                               std::uint32_t* flags) {
+  float amax = 0.0f;
+#pragma unroll
+  for (int i = 0; i < parts_of(kType); ++i) amax = fmaxf(amax, finite_magnitude(chunks[i], flags));
+  for (int offset = lanes / 2; offset > 0; offset /= 2) amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, offset));
+  std::uint32_t code = 0;
+  const float scale = exact_scale<kElement, kScale>(amax, outer, code);
+#pragma unroll
+  for (int i = 0; i < parts_of(kType); ++i) codes[i] = encode_chunk_slowly<kElement>(chunks[i], scale);
+  return code;
 }
 
 template <Element kElement, DType kType, ScaleKind kScale>
 __global__ void __launch_bounds__(kThreads) quantize_blocks(const Args args) {
-  constexpr int kPer = elements_per_lane(kElement, kType);
-  __shared__ Stage<kElement> stages[kThreads / 32];
-  __shared__ TwoLevelTable table;
-  const std::int64_t first = args.x.block_of_grid(kScale == ScaleKind::kTwoLevel) * (kThreads * kUnroll) + threadIdx.x;
+  constexpr int kParts = parts_of(kType), kSpan = 8 * kParts, kFixedLanes = fixed_block(kElement, kScale) / kSpan;
+  __shared__ Stage<kElement, kParts> stages[is_staged(kElement) ? kThreads / 32 : 1];
+  const int lanes = kFixedLanes > 0 ? kFixedLanes : args.lanes;
+  wait_for_previous_kernel();
+  const std::int64_t first = args.x.block_of_grid(kScale == ScaleKind::kTwoLevel && args.outer.given == nullptr) * (kThreads * kGroups) + threadIdx.x;
 
-  Chunk<kType, kPer> chunks[kUnroll];
+  Chunk<kType, 8> chunks[kGroups][kParts];
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    const std::int64_t index = first + u * kThreads;
-    chunks[u] = index < args.x.chunks ? load_chunk<kType, kPer>(args.x.data, args.x.template offset<kPer>(index)) : zero_chunk<kType, kPer>();
+  for (int g = 0; g < kGroups; ++g) {
+    const std::int64_t index = first + g * kThreads;
+    const std::int64_t offset = index < args.x.chunks ? args.x.template offset<kSpan>(index) : -1;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) chunks[g][i] = offset >= 0 ? load_chunk<kType, 8>(args.x.data, offset + 8 * i) : zero_chunk<kType, 8>();
   }
+  Outer outer{.value = 1.0f, .divisor = {}};
+  bool plain_outer = true;
   if constexpr (kScale == ScaleKind::kTwoLevel) {
-    const float outer = args.outer.read(format_of(kElement));
-    if (threadIdx.x < 128) {
-      constexpr Format kScaleFormat = kFp8E4m3;
-      const float scale = decode(kScaleFormat, threadIdx.x) * outer;
-      Divisor divisor = make_divisor(scale);
-      divisor.scale = scale;
-      table.divisors[threadIdx.x] = divisor;
-      if (threadIdx.x == 0) table.outer = outer;
-    }
-    __syncthreads();
+    outer.value = args.outer.read(format_of(kElement));
+    outer.divisor = make_divisor(outer.value);
+    plain_outer = outer.value >= 0x1p-60f && outer.value <= 0x1p60f;
   }
 
+  std::uint32_t magnitudes[kGroups];
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    const std::int64_t index = first + u * kThreads;
-    const bool valid = index < args.x.chunks;
-    std::uint32_t magnitude = chunk_magnitude(chunks[u]);
-    for (int offset = args.lanes / 2; offset > 0; offset /= 2) magnitude = max_magnitude<kType>(magnitude, __shfl_xor_sync(0xFFFFFFFFu, magnitude, offset));
-    float amax = magnitude_value<kType>(magnitude);
-    const bool finite = is_finite(amax);
-    if (__any_sync(0xFFFFFFFFu, !finite)) {
-      amax = finite_magnitude(chunks[u], args.flags);
-      for (int offset = args.lanes / 2; offset > 0; offset /= 2) amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, offset));
+  for (int g = 0; g < kGroups; ++g) {
+    magnitudes[g] = chunk_magnitude(chunks[g][0]);
+    if constexpr (kParts == 2) magnitudes[g] = max_magnitude<kType>(magnitudes[g], chunk_magnitude(chunks[g][1]));
+  }
+#pragma unroll(kFixedLanes > 0 ? 5 : 1)
+  for (int offset = lanes / 2; offset > 0; offset /= 2)
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) magnitudes[g] = max_magnitude<kType>(magnitudes[g], __shfl_xor_sync(0xFFFFFFFFu, magnitudes[g], offset));
+
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    const std::int64_t index = first + g * kThreads;
+    BlockScale scale{};
+    Codes codes[kParts];
+    const bool plain = quick_scale<kElement, kScale>(magnitude_value<kType>(magnitudes[g]), outer, scale) && plain_outer;
+    if (__all_sync(0xFFFFFFFFu, plain)) {
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        if constexpr (kScale == ScaleKind::kSharedExponent) codes[i] = encode_chunk_shifted<kElement>(chunks[g][i], scale.reciprocal);
+        else codes[i] = encode_chunk<kElement, kType, 8, false>(chunks[g][i], scale.divisor);
+      }
+    } else {
+      scale.code = encode_exactly<kElement, kType, kScale>(chunks[g], codes, lanes, outer.value, args.flags);
     }
-    const BlockScale scale = make_block_scale<kElement, kScale>(amax, finite, table);
-    if (valid && (threadIdx.x & static_cast<unsigned>(args.lanes - 1)) == 0) {
-      const std::int64_t cell = index >> args.lanes_log2;
+    const bool valid = index < args.x.chunks;
+    if (valid && (threadIdx.x & static_cast<unsigned>(lanes - 1)) == 0) {
+      const std::int64_t cell = kFixedLanes > 0 ? index / max(kFixedLanes, 1) : index >> args.lanes_log2;
       if constexpr (kScale == ScaleKind::kLargest) static_cast<std::uint32_t*>(args.scales)[cell] = scale.code;
       else static_cast<std::uint8_t*>(args.scales)[cell] = static_cast<std::uint8_t>(scale.code);
     }
-    const Codes codes = encode_block<kElement, kType, kScale>(chunks[u], scale);
-    store_codes<kElement, kPer>(args.codes, index, valid, codes, stages[threadIdx.x / 32]);
+    store_span<kElement, kParts>(args.codes, index, valid, codes, stages[is_staged(kElement) ? threadIdx.x / 32 : 0]);
   }
 }
 
@@ -135,12 +176,12 @@ using Launch = int (*)(const QuantizeProblem&, Stream);
 
 template <Element kElement, DType kType, ScaleKind kScale>
 int launch(const QuantizeProblem& problem, Stream stream) {
-  constexpr int kPer = elements_per_lane(kElement, kType);
+  constexpr int kSpan = 8 * parts_of(kType);
   Args args{};
-  args.x = ChunkedMatrix::of(problem, kPer);
+  args.x = ChunkedMatrix::of(problem, kSpan);
   args.codes = problem.codes;
   args.scales = problem.scales;
-  args.lanes = static_cast<int>(problem.grid.tile_cols) / kPer;
+  args.lanes = static_cast<int>(problem.grid.tile_cols) / kSpan;
   args.lanes_log2 = __builtin_ctz(static_cast<unsigned>(args.lanes));
   args.flags = problem.flags;
   if constexpr (kScale == ScaleKind::kTwoLevel) {
@@ -148,8 +189,8 @@ int launch(const QuantizeProblem& problem, Stream stream) {
     if (problem.given_outer_scale == nullptr)
       if (const int error = launch_tensor_amax(problem, args.outer.partials, args.outer.count, stream); error != 0) return error;
   }
-  const std::int64_t blocks = (args.x.chunks + kThreads * kUnroll - 1) / (kThreads * kUnroll);
-  return launch_kernel(quantize_blocks<kElement, kType, kScale>, blocks, kThreads, stream, args);
+  const std::int64_t blocks = (args.x.chunks + kThreads * kGroups - 1) / (kThreads * kGroups);
+  return launch_overlapped(quantize_blocks<kElement, kType, kScale>, blocks, kThreads, stream, args);
 }
 
 struct Entry {
@@ -188,10 +229,10 @@ bool accepts(const QuantizeProblem& problem) {
   if (!is_plain_request(problem) || problem.scheme.asymmetric || problem.given_scales != nullptr || grid.whole_tensor || grid.tile_rows != 1) return false;
   const Entry* entry = find_entry(problem);
   if (entry == nullptr) return false;
-  const int per = elements_per_lane(entry->element, problem.dtype);
-  if ((block & (block - 1)) != 0 || block < per || block > 32 * per || problem.cols % block != 0) return false;
+  const int span = 8 * parts_of(problem.dtype), fixed = fixed_block(entry->element, entry->scale);
+  if ((block & (block - 1)) != 0 || block < span || block > 32 * span || problem.cols % block != 0 || (fixed != 0 && block != fixed)) return false;
   if (is_staged(entry->element) && problem.cols % 128 != 0) return false;
-  return has_aligned_chunks(problem, per, is_staged(entry->element) ? 16 : per * bits_of(entry->element) / 8);
+  return has_aligned_chunks(problem, span, is_staged(entry->element) ? 16 : span * bits_of(entry->element) / 8);
 }
 
 std::size_t workspace(const QuantizeProblem& problem) {

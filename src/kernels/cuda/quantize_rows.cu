@@ -1,6 +1,6 @@
 /// Quantizes rows with one fp32 scale each (per token, per output channel), reading x once: the row waits in registers while its
 /// largest magnitude is found.
-/// Mapping:  one thread block per row, kChunks chunks per thread, one barrier.
+/// Mapping:  one thread block per row, 2 or 4 chunks per thread, one barrier.
 /// Requires: 16-byte aligned rows of whole chunks, at most 32768 (fp32 to 8 bits: 16384) columns; nearest even, saturating.
 /// Bound:    memory; 2 or 4 B read, bits/8 B written per element.
 /// Meaning:  kernels/reference/quantize.cc, bit for bit.
@@ -12,7 +12,7 @@ namespace narrow::cuda {
 namespace {
 
 constexpr int kMostThreads = 1024;
-constexpr int kChunks = 4;
+constexpr int kMostChunks = 4;  // per thread; two for codes of 8 bits where that takes at most half of the threads
 
 struct Args {
   const void* x;
@@ -34,13 +34,14 @@ __device__ inline std::uint32_t block_max(std::uint32_t value, std::uint32_t* wa
   return __reduce_max_sync(0xFFFFFFFFu, lane < blockDim.x / 32 ? warps[lane] : 0u);
 }
 
-template <Element kElement, DType kType>
-__global__ void __launch_bounds__(kMostThreads) quantize_rows(const Args args) {
+template <Element kElement, DType kType, int kChunks>
+__global__ void __maxnreg__(elements_per_lane(kElement, kType) == 8 && kType == DType::kF32 ? 64 : (kChunks == 2 ? 32 : 40)) quantize_rows(const Args args) {
   constexpr int kPer = elements_per_lane(kElement, kType);
   constexpr float kLargest = static_cast<float>(format_of(kElement).largest());
   __shared__ Stage<kElement> stages[is_staged(kElement) ? kMostThreads / 32 : 1];
   __shared__ std::uint32_t warps[2][32];
   const std::int64_t row = blockIdx.x;
+  wait_for_previous_kernel();
   const std::int64_t start = row * args.row_stride;
 
   Chunk<kType, kPer> chunks[kChunks];
@@ -82,8 +83,13 @@ int launch(const QuantizeProblem& problem, Stream stream) {
   constexpr int kPer = elements_per_lane(kElement, kType);
   Args args{problem.x, problem.row_stride, static_cast<int>(problem.cols / kPer), problem.codes, problem.row_bytes,
             static_cast<float*>(problem.scales), problem.flags};
-  const int threads = (args.chunks + 32 * kChunks - 1) / (32 * kChunks) * 32;
-  return launch_kernel(quantize_rows<kElement, kType>, problem.rows, threads, stream, args);
+  const auto launch_with = [&]<int kChunks>() {
+    const int threads = (args.chunks + 32 * kChunks - 1) / (32 * kChunks) * 32;
+    return launch_overlapped(quantize_rows<kElement, kType, kChunks>, problem.rows, threads, stream, args);
+  };
+  if constexpr (bits_of(kElement) == 8)
+    if (args.chunks <= kMostThreads) return launch_with.template operator()<2>();
+  return launch_with.template operator()<kMostChunks>();
 }
 
 struct Entry {
@@ -113,7 +119,7 @@ bool accepts(const QuantizeProblem& problem) {
   if (entry == nullptr) return false;
   const int per = elements_per_lane(entry->element, problem.dtype);
   const bool staged = is_staged(entry->element);
-  if (problem.cols % (staged ? 128 : per) != 0 || problem.cols > std::int64_t{per} * kChunks * kMostThreads) return false;
+  if (problem.cols % (staged ? 128 : per) != 0 || problem.cols > std::int64_t{per} * kMostChunks * kMostThreads) return false;
   const std::int64_t per_16_bytes = problem.dtype == DType::kF32 ? 4 : 8;
   if (problem.rows > 1 && problem.row_stride % per_16_bytes != 0) return false;
   return is_aligned(problem.x, 16) && is_aligned(problem.codes, staged ? 16 : static_cast<std::size_t>(per * bits_of(entry->element) / 8));

@@ -15,7 +15,7 @@ namespace narrow::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kUnroll = 4;
+constexpr int kUnroll = 2;
 constexpr int kAmaxUnroll = 4;
 
 struct Args {
@@ -33,6 +33,7 @@ __global__ void __launch_bounds__(kThreads) quantize_tensor(const Args args) {
   constexpr int kPer = elements_per_lane(kElement, kType);
   constexpr float kLargest = static_cast<float>(format_of(kElement).largest());
   __shared__ Stage<kElement> stage;
+  wait_for_previous_kernel();
   const std::int64_t first = args.x.block_of_grid(args.partials != nullptr) * (kThreads * kUnroll) + threadIdx.x;
   Chunk<kType, kPer> chunks[kUnroll];
 #pragma unroll
@@ -51,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) quantize_tensor(const Args args) {
   }
   if (args.scale != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *args.scale = scale;
   const Divisor divisor = make_divisor(scale);
-  const float limit = is_plain_divisor(scale) ? scale * 0x1p20f : -1.0f;  // beyond it, and for Inf and NaN, the definition itself
+  const float limit = is_plain_divisor(scale) ? scale * 0x1p14f : -1.0f;  // beyond it, and for Inf and NaN, the definition itself
 
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
@@ -71,6 +72,7 @@ template <DType kType>
 __global__ void __launch_bounds__(kThreads) tensor_amax(const ChunkedMatrix x, float* partials, std::uint32_t* flags) {
   constexpr int kPer = is_16_bit(kType) ? 8 : 4;
   __shared__ float warps[kThreads / 32];
+  wait_for_previous_kernel();
   const std::int64_t stride = std::int64_t{gridDim.x} * kThreads;
   const std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   std::uint32_t magnitude = 0;
@@ -114,7 +116,7 @@ int launch(const QuantizeProblem& problem, Stream stream) {
       if (const int error = launch_tensor_amax(problem, args.partials, args.partial_count, stream); error != 0) return error;
   }
   const std::int64_t blocks = (args.x.chunks + kThreads * kUnroll - 1) / (kThreads * kUnroll);
-  return launch_kernel(quantize_tensor<kElement, kType>, blocks, kThreads, stream, args);
+  return launch_overlapped(quantize_tensor<kElement, kType>, blocks, kThreads, stream, args);
 }
 
 template <Element kElement>
@@ -153,9 +155,9 @@ int launch_tensor_amax(const QuantizeProblem& problem, const float*& partials, i
   count = static_cast<int>(std::min({wanted, std::int64_t{multiprocessors()} * 8, std::int64_t{kMostPartials}}));
   partials = out;
   switch (problem.dtype) {
-    case DType::kF32: return launch_kernel(tensor_amax<DType::kF32>, count, kThreads, stream, x, out, problem.flags);
-    case DType::kF16: return launch_kernel(tensor_amax<DType::kF16>, count, kThreads, stream, x, out, problem.flags);
-    default: return launch_kernel(tensor_amax<DType::kBf16>, count, kThreads, stream, x, out, problem.flags);
+    case DType::kF32: return launch_overlapped(tensor_amax<DType::kF32>, count, kThreads, stream, x, out, problem.flags);
+    case DType::kF16: return launch_overlapped(tensor_amax<DType::kF16>, count, kThreads, stream, x, out, problem.flags);
+    default: return launch_overlapped(tensor_amax<DType::kBf16>, count, kThreads, stream, x, out, problem.flags);
   }
 }
 

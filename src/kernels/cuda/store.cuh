@@ -11,10 +11,10 @@ NARROW_HOST_DEVICE constexpr int elements_per_lane(Element element, DType dtype)
 
 NARROW_HOST_DEVICE constexpr bool is_staged(Element element) { return bits_of(element) == 5 || bits_of(element) == 6; }
 
-/// Shared memory of one warp for staging: 32 chunks.
-template <Element kElement>
+/// Shared memory of one warp for staging: 32 times kParts chunks.
+template <Element kElement, int kParts = 1>
 struct Stage {
-  alignas(16) std::uint8_t bytes[is_staged(kElement) ? 32 * bits_of(kElement) : 16];
+  alignas(16) std::uint8_t bytes[is_staged(kElement) ? 32 * kParts * bits_of(kElement) : 16];
 };
 
 /// The codes of chunk `chunk` of `codes`, where chunk - lane is the warp's first; all lanes of the warp call, `valid` says which
@@ -43,6 +43,30 @@ __device__ inline void store_codes(std::uint8_t* codes, std::int64_t chunk, bool
     __syncwarp();
     if (lane * 16 < filled)
       *reinterpret_cast<uint4*>(codes + (chunk - lane) * kBytes + lane * 16) = *reinterpret_cast<const uint4*>(stage.bytes + lane * 16);
+    __syncwarp();
+  }
+}
+
+/// The codes of span `span`: kParts neighbouring chunks of 8 elements in one lane. As store_codes otherwise.
+template <Element kElement, int kParts>
+__device__ inline void store_span(std::uint8_t* codes, std::int64_t span, bool valid, const Codes (&packed)[kParts], Stage<kElement, kParts>& stage) {
+  static_assert(!is_staged(kElement) || bits_of(kElement) == 6);
+  if constexpr (kParts == 1) {
+    store_codes<kElement, 8>(codes, span, valid, packed[0], stage);
+  } else if constexpr (bits_of(kElement) == 8) {
+    if (valid) *reinterpret_cast<uint4*>(codes + span * 16) = make_uint4(packed[0].low, packed[0].high, packed[1].low, packed[1].high);
+  } else if constexpr (bits_of(kElement) == 4) {
+    if (valid) *reinterpret_cast<uint2*>(codes + span * 8) = make_uint2(packed[0].low, packed[1].low);
+  } else {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int filled = __popc(__ballot_sync(0xFFFFFFFFu, valid)) * 12;
+    std::uint32_t* mine = reinterpret_cast<std::uint32_t*>(stage.bytes + lane * 12);
+    mine[0] = packed[0].low;
+    mine[1] = packed[0].high | (packed[1].low << 16);
+    mine[2] = (packed[1].low >> 16) | (packed[1].high << 16);
+    __syncwarp();
+    if (lane * 16 < filled)
+      *reinterpret_cast<uint4*>(codes + (span - lane) * 12 + lane * 16) = *reinterpret_cast<const uint4*>(stage.bytes + lane * 16);
     __syncwarp();
   }
 }

@@ -7,7 +7,7 @@
 namespace narrow::cuda {
 
 std::span<const QuantizeKernel> quantize_kernels() {
-  static const std::array rows{kQuantizeBlocks, kQuantizeRows, kQuantizeTensor, kQuantizeGeneric};
+  static const std::array rows{kQuantizeBlocks, kQuantizeRows, kQuantizeResident, kQuantizeTensor, kQuantizeGeneric};
   return rows;
 }
 

@@ -1,0 +1,43 @@
+#pragma once
+/// Hopper's bulk copies into shared memory and the barriers they complete on. Only code for compute capability 9.0 and later may call this.
+
+#include <cstdint>
+
+#include <cuda_runtime.h>
+
+namespace narrow::cuda {
+
+/// An mbarrier in shared memory.
+struct alignas(8) Barrier {
+  std::uint64_t state;
+
+  __device__ std::uint32_t address() const { return static_cast<std::uint32_t>(__cvta_generic_to_shared(&state)); }
+  __device__ void init(unsigned arrivals) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals) : "memory"); }
+  __device__ void arrive() { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory"); }
+  __device__ void arrive_expecting(std::uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
+  }
+  /// Waits until phase number `use` (0, 1, ...) has completed; it must be this phase or the one before that is current.
+  __device__ void wait(unsigned use) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n"
+        "}\n" ::"r"(address()), "r"(use & 1u) : "memory");
+  }
+};
+
+/// Makes initialised barriers visible to the copy engine.
+__device__ inline void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+/// bytes (a multiple of 16) from global to shared memory, both 16-byte aligned; completes on the barrier.
+__device__ inline void copy_bulk(void* to, const void* from, std::uint32_t bytes, Barrier& barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from), "r"(bytes), "r"(barrier.address())
+               : "memory");
+}
+
+}  // namespace narrow::cuda
