@@ -42,7 +42,7 @@ PYTHON
 cat << TEXT
 
 Every result was read back, its hashes checked and its values compared with the source. Next, with narrow=$narrow:
-  \$narrow formats fp6_e3m2                                        the values of a format
+  \$narrow formats fp6_e3m2                                       the values of a format
   \$narrow plan $model nvfp4                     what becomes of every tensor
   \$narrow quantize $model build/small nvfp4     do it
   \$narrow compare $model build/small            the error, tensor by tensor
