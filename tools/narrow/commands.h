@@ -15,6 +15,7 @@ void add_dequantize(CLI::App& app, Context& context);
 void add_compare(CLI::App& app, Context& context);
 void add_verify(CLI::App& app, Context& context);
 void add_kernels(CLI::App& app, Context& context);
+void add_layout(CLI::App& app, Context& context);
 
 /// A subcommand with its place in the help: one sentence, then an example under its options.
 CLI::App* add_command(CLI::App& app, const char* name, const char* sentence, const char* example);

@@ -60,6 +60,7 @@ void build_parser(CLI::App& app, Context& context) {
   add_compare(app, context);
   add_verify(app, context);
   add_kernels(app, context);
+  add_layout(app, context);
   app.footer(
       fmt::format("First steps:\n"
                   "  narrow inspect model/                    what is in a checkpoint\n"
