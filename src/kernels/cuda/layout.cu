@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads) transform(const TransformProblem pro
     const std::uint8_t* from = in + offset_of<kFrom>(index, first, tile_row, tile_col, rows, cols);
     const int count = inner ? 16 : length<kFrom>(first, rows_left, cols_left);
     if (in_aligned && count == 16) {
-      pieces[k] = load_streaming(from);
+      pieces[k] = load_words(from);
     } else {
       std::uint32_t words[4] = {0, 0, 0, 0};
 #pragma unroll
