@@ -129,6 +129,15 @@ TEST_F(CommandTest, FormatsShowsOneFormatWithItsCodes) {
   expect_failure(narrow({"formats", "float"}), 2, "'float'");
 }
 
+TEST_F(CommandTest, LayoutDrawsAddresses) {
+  const json object = narrow_json({"layout", "COL32", "2", "64"});
+  EXPECT_EQ(object["size"], 128);
+  EXPECT_EQ(object["offsets"][1][0], 32);  // the second row of the first stripe of 32 columns
+  EXPECT_EQ(object["offsets"][0][32], 64);
+  EXPECT_EQ(narrow({"layout", "COL33", "2", "64"}).code, 2);
+  EXPECT_EQ(narrow({"layout", "ROW", "0", "64"}).code, 2);
+}
+
 TEST_F(CommandTest, InspectMeasuresValues) {
   const json object = narrow_json({"inspect", model()});
   EXPECT_EQ(object["tensor_count"], 5);

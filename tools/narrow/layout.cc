@@ -18,7 +18,9 @@ struct Request {
 /// A small matrix with the address of every element: one line per row as text, a list of rows as JSON.
 void draw(Context& context, const Request& request) {
   constexpr std::int64_t kMostRows = 256, kMostCols = 128;
-  const Layout layout = parse_layout(request.layout);
+  std::string name = request.layout;  // in any case: libraries write COL32
+  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  const Layout layout = parse_layout(name);
   const std::int64_t rows = request.rows, cols = request.cols;
   if (rows < 1 || rows > kMostRows || cols < 1 || cols > kMostCols)
     throw InvalidArgument(fmt::format("layout: a picture of {} x {} is not drawn; take 1 to {} rows and 1 to {} columns", rows, cols, kMostRows, kMostCols));
