@@ -1,6 +1,7 @@
 /// narrow kernels: the rows of every kernel table, which run here, and which one a scheme gets.
 
 #include <array>
+#include <charconv>
 #include <map>
 #include <memory>
 #include <set>
@@ -9,6 +10,8 @@
 
 #include "commands.h"
 #include "dispatch/quantize.h"
+#include "narrow/error.h"
+#include "narrow/matmul.h"
 #include "narrow/quantize.h"
 #include "report/table.h"
 
@@ -124,6 +127,25 @@ void explain(Context& context, const std::string& name) {
   context.print(text.render(context.out));
 }
 
+/// The rows of the product's table for x [M, K] times w [N, K], with the reason for each.
+void explain_product(Context& context, const std::vector<std::string>& words) {
+  std::int64_t sizes[3] = {};
+  for (std::size_t i = 0; i < 3; ++i) {
+    const char* end = words[i].data() + words[i].size();
+    const auto [stop, error] = std::from_chars(words[i].data(), end, sizes[i]);
+    if (error != std::errc{} || stop != end || sizes[i] < 0) throw InvalidArgument(fmt::format("kernels: '{}' is not a size; write --explain M N K SCHEME", words[i]));
+  }
+  const Scheme scheme = Scheme::parse(words[3]);
+  Json rows = Json::array();
+  report::Table text({{"kernel"}, {"instruction set"}, {"accepts"}, {"why"}});
+  for (const MatmulChoice& choice : explain_matmul(sizes[0], sizes[1], sizes[2], scheme)) {
+    rows.push_back({{"name", choice.name}, {"isa", choice.isa}, {"accepted", choice.accepted}, {"chosen", choice.chosen}, {"reason", choice.reason}});
+    text.add({{choice.name, choice.chosen ? Paint::kAccent : Paint::kPlain}, choice.isa, choice.accepted ? "yes" : "no", choice.reason});
+  }
+  context.answer(Json{{"m", sizes[0]}, {"n", sizes[1]}, {"k", sizes[2]}, {"scheme", scheme.to_string()}, {"rows", rows}});
+  context.print(text.render(context.out));
+}
+
 }  // namespace
 
 void add_kernels(CLI::App& app, Context& context) {
@@ -131,8 +153,15 @@ void add_kernels(CLI::App& app, Context& context) {
   CLI::App* command = add_command(app, "kernels", "List the kernels and which are chosen on this machine",
                                   "  narrow kernels\n  narrow kernels nvfp4 --cpu avx2\n");
   command->add_option("SCHEME", *scheme, "Show which kernel this scheme gets")->type_name("");
-  command->callback(
-      [&context, scheme] { context.run = [&context, scheme] { scheme->empty() ? list_kernels(context) : explain(context, *scheme); }; });
+  auto product = std::make_shared<std::vector<std::string>>();
+  command->add_option("--explain", *product, "Show which row multiplies x [M, K] by a weight [N, K] of this scheme, and why")
+      ->expected(4)->type_name("M N K SCHEME");
+  command->callback([&context, scheme, product] {
+    context.run = [&context, scheme, product] {
+      if (!product->empty()) return explain_product(context, *product);
+      scheme->empty() ? list_kernels(context) : explain(context, *scheme);
+    };
+  });
 }
 
 }  // namespace narrow::command
