@@ -23,7 +23,7 @@ demo: build ## quantize the bundled model to six schemes and show the result
 	@tools/dev/demo.sh
 
 test: build ## everything that CI runs
-	@$(MAKE) --no-print-directory rules test-unit test-python test-install test-sanitizers
+	@$(MAKE) --no-print-directory rules test-unit test-python test-install
 
 test-unit:
 	@cmake --build build/release --target all_verify_interface_header_sets -j $(JOBS) > /dev/null
@@ -41,7 +41,7 @@ test-arm: setup ## the AArch64 kernels, cross-compiled and run under qemu
 # What reads files and strings that others wrote, and the operations under them.
 SANITIZED := format_codec_test format_packing_test format_scheme_test ops_quantize_test io_checkpoint_test io_malformed_test io_safetensors_test \
   methods_recipe_test methods_quantize_checkpoint_test
-test-sanitizers:
+test-sanitizers: setup ## the readers of foreign files under the address and undefined-behaviour sanitizers
 	@cmake --preset dev > /dev/null && cmake --build --preset dev -j $(JOBS) --target $(SANITIZED)
 	@ctest --preset dev -j $(JOBS) -R "^($$(echo $(SANITIZED) | tr ' ' '|'))$$"
 
