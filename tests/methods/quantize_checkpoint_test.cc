@@ -82,7 +82,8 @@ TEST(QuantizeCheckpoint, EverySchemeRoundTripsAndVerifies) {
     EXPECT_EQ(plan.file_bytes, tensor_file_bytes(place / "out"));
     EXPECT_EQ(plan.bytes_after, report.plan.bytes_after);
     std::uint64_t stored = 0;
-    for (const TensorInfo& info : open_checkpoint(place / "out").stored()) stored += info.byte_size();
+    const Checkpoint written = open_checkpoint(place / "out");
+    for (const TensorInfo& info : written.stored()) stored += info.byte_size();
     EXPECT_EQ(plan.bytes_after, stored);
     check_output(source, place / "out", scheme, report);
     const VerifyReport verified = verify_checkpoint(place / "out");
