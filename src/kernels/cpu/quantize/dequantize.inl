@@ -55,10 +55,11 @@ inline const std::uint8_t* chunk_bytes(const DequantizeProblem& problem, std::in
 inline void narrow_values(const FloatPlan& output, const float* values, int count, std::uint16_t* y) {
   const FloatEncoder<Rounding::kNearestEven> encoder{output};
   int i = 0;
-  for (; i + kLanes <= count; i += kLanes) store_codes(y + i, encoder.encode(load<VF>(values + i), VI{}, VU{}));
+  const auto encode = [&](int at) { return encoder.encode(load<VF>(values + at), load<VF>(values + at), VI{}, VU{}); };
+  for (; i + kLanes <= count; i += kLanes) store_codes(y + i, encode(i));
   if (i == count) return;
   std::uint16_t rest[kLanes];
-  store_codes(rest, encoder.encode(load<VF>(values + i), VI{}, VU{}));
+  store_codes(rest, encode(i));
   __builtin_memcpy(y + i, rest, static_cast<std::size_t>(count - i) * 2);
 }
 

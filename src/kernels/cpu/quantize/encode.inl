@@ -1,6 +1,6 @@
 // Quotients to codes, kLanes at a time: the vector form of encode() in narrow/codec.h, for any format.
-// An encoder takes the quotient x / s, the zero point and, where it rounds stochastically, random bits; kFinite promises
-// that no quotient is infinite or NaN.
+// An encoder takes the quotient x / s, the value x, whose sign it has, the zero point and, where it rounds stochastically,
+// random bits; kFinite promises that no quotient is infinite or NaN.
 
 /// random_bits(seed, index + lane) of narrow/codec.h: Philox 2x32 with ten rounds.
 inline VU random_lanes(std::uint64_t seed, std::uint64_t index) {
@@ -43,6 +43,7 @@ inline VI shift_right(VU significand, VI shift, VU random) {
 template <Rounding kRounding>
 struct FloatEncoder {
   static constexpr bool kRandom = kRounding == Rounding::kStochastic;
+  static constexpr bool kHasReciprocal = !kRandom;
   static constexpr bool kFasterIfFinite = kRounding == Rounding::kNearestEven;
   FloatPlan f;
 
@@ -67,35 +68,34 @@ struct FloatEncoder {
   }
 
   template <bool kFinite = false>
-  VU encode(VF quotient, VI /*zero_point*/, VU random) const {
-    const VU bits = as_bits(quotient);
-    const VI magnitude = (VI)(bits & kMagnitude);
+  VU encode(VF quotient, VF value, VI /*zero_point*/, VU random) const {
+    const VI magnitude = magnitude_of(quotient);
     VU code;
     if constexpr (kRounding == Rounding::kNearestEven) {
       code = (VU)nearest(magnitude);
     } else {
       code = (VU)other(magnitude, random);
     }
-    const VU shifted = bits >> f.sign_shift;
-    if constexpr (kFinite) return code | (shifted & f.sign_bit);
-    return magnitude > kInfinityBits ? ((shifted & f.nan_sign) | f.nan_code) : (code | (shifted & f.sign_bit));
+    code |= (as_bits(value) >> f.sign_shift) & f.sign_bit;
+    if constexpr (kFinite) return code;
+    return magnitude > kInfinityBits ? (((as_bits(quotient) >> f.sign_shift) & f.nan_sign) | f.nan_code) : code;
   }
 };
 
 /// Formats whose values lie on one even grid (the elements of MSFP), nearest even: the addition alone rounds.
 struct GridEncoder {
   static constexpr bool kRandom = false;
+  static constexpr bool kHasReciprocal = true;
   static constexpr bool kFasterIfFinite = true;
   FloatPlan f;
 
   template <bool kFinite = false>
-  VU encode(VF quotient, VI /*zero_point*/, VU /*random*/) const {
-    const VU bits = as_bits(quotient);
-    const VU magnitude = bits & kMagnitude;
-    const VI code = smaller((VI)(as_bits(as_float(magnitude) + float_of(f.subnormal_magic)) - f.subnormal_magic), splat(f.limit));
-    const VU shifted = bits >> f.sign_shift;
-    if constexpr (kFinite) return (VU)code | (shifted & f.sign_bit);
-    return (VI)magnitude > kInfinityBits ? ((shifted & f.nan_sign) | f.nan_code) : ((VU)code | (shifted & f.sign_bit));
+  VU encode(VF quotient, VF value, VI /*zero_point*/, VU /*random*/) const {
+    const VU magnitude = as_bits(quotient) & kMagnitude;
+    const VI grid = smaller((VI)(as_bits(as_float(magnitude) + float_of(f.subnormal_magic)) - f.subnormal_magic), splat(f.limit));
+    const VU code = (VU)grid | ((as_bits(value) >> f.sign_shift) & f.sign_bit);
+    if constexpr (kFinite) return code;
+    return (VI)magnitude > kInfinityBits ? (((as_bits(quotient) >> f.sign_shift) & f.nan_sign) | f.nan_code) : code;
   }
 };
 
@@ -104,6 +104,7 @@ struct GridEncoder {
 template <Rounding kRounding, bool kAsymmetric>
 struct IntegerEncoder {
   static constexpr bool kRandom = kRounding == Rounding::kStochastic;
+  static constexpr bool kHasReciprocal = !kRandom;
   static constexpr bool kFasterIfFinite = kRounding == Rounding::kNearestEven;
   float unit, magic, low, high;
   std::uint32_t mask;
@@ -128,7 +129,7 @@ struct IntegerEncoder {
   }
 
   template <bool kFinite = false>
-  VU encode(VF quotient, VI zero_point, VU random) const {
+  VU encode(VF quotient, VF /*value*/, VI zero_point, VU random) const {
     VF lowest = splat(low), highest = splat(high);
     if constexpr (kAsymmetric) {
       lowest = low - to_float(zero_point);  // asymmetric codes count whole steps
@@ -144,12 +145,13 @@ struct IntegerEncoder {
 /// The number of thresholds that x / s reaches; NaN reaches none.
 struct CodebookEncoder {
   static constexpr bool kRandom = false;
+  static constexpr bool kHasReciprocal = false;
   static constexpr bool kFasterIfFinite = false;
   int thresholds;
   float threshold[kTableSize];
 
   template <bool kFinite = false>
-  VU encode(VF quotient, VI /*zero_point*/, VU /*random*/) const {
+  VU encode(VF quotient, VF /*value*/, VI /*zero_point*/, VU /*random*/) const {
     VI code = splat(0);
     for (int i = 0; i < thresholds; ++i) code -= (VI)(quotient >= threshold[i]);
     return (VU)code;
@@ -159,12 +161,13 @@ struct CodebookEncoder {
 /// The lower neighbour, or the upper one with the probability of its share; lane by lane, in fp64 as codec.h has it.
 struct StochasticCodebookEncoder {
   static constexpr bool kRandom = true;
+  static constexpr bool kHasReciprocal = false;
   static constexpr bool kFasterIfFinite = false;
   int last;  ///< the highest code
   float value[kTableSize];
 
   template <bool kFinite = false>
-  VU encode(VF quotient, VI /*zero_point*/, VU random) const {
+  VU encode(VF quotient, VF /*value*/, VI /*zero_point*/, VU random) const {
     VU codes = splat(0u);
     for (int lane = 0; lane < kLanes; ++lane) {
       const float x = quotient[lane];

@@ -107,13 +107,25 @@ ScalePlan plan_scale(const Scheme& scheme, float outer) {
   return plan;
 }
 
+/// Codes change at quotients of at most twelve significant bits that are no smaller than 2^-90: there the short form is proved.
+bool has_short_boundaries(const Format& format) {
+  if (format.is_integer()) return true;
+  return format.is_float() && format.mantissa_bits <= 10 && format.exponent_bits < 8;
+}
+
+Quotient quotient_of(const QuantizeProblem& problem, const ScalePlan& scale) {
+  if (!scale.present || scale.storage == ScaleStorage::kExponent) return Quotient::kMultiply;
+  const bool is_short = problem.rounding != Rounding::kStochastic && has_short_boundaries(problem.scheme.element);
+  return is_short ? Quotient::kReciprocal : Quotient::kDivide;
+}
+
 }  // namespace
 
 QuantizePlan plan_of(const QuantizeProblem& problem) {
   QuantizePlan plan;
   plan.element = plan_element(problem.scheme, problem.rounding, problem.overflow);
   plan.scale = plan_scale(problem.scheme, problem.outer_scale);
-  plan.quotient = !plan.scale.present || plan.scale.storage == ScaleStorage::kExponent ? Quotient::kMultiply : Quotient::kDivide;
+  plan.quotient = quotient_of(problem, plan.scale);
   plan.stream = static_cast<std::size_t>(problem.rows) * problem.row_bytes >= kStreamBytes;
   return plan;
 }

@@ -72,8 +72,12 @@ struct ElementPlan {
 /// How the quotient x / s is had.
 enum class Quotient : std::uint8_t {
   kDivide,
-  kMultiply,  ///< by 1 / s, where s is a power of two: the same value
+  kMultiply,    ///< by 1 / s, where s is a power of two: the same value
+  kReciprocal,  ///< x * high + x * low with 1 / s = high + low: the same code (tests/format/division_test.cc), and -0 becomes +0
 };
+
+/// Scales for which no part of kReciprocal under- or overflows; any other is divided by.
+inline constexpr float kLowestReciprocal = 0x1p-60f, kHighestReciprocal = 0x1p60f;
 
 struct QuantizePlan {
   ElementPlan element;

@@ -9,8 +9,9 @@ constexpr int kSpare = 64;  // bytes that packing may touch beyond the end
 struct Scratch {
   CellStats stats;
   CellScales scales;
+  Quotient quotient;                        ///< of the group
   alignas(64) float values[kChunk];         ///< widened or padded inputs
-  alignas(64) float inverse[kMaxCells];
+  Reciprocals inverse;
   alignas(64) float expanded[kChunk];
   alignas(64) std::int32_t expanded_zero[kChunk];
   alignas(64) std::uint16_t words[kChunk + kSpare];
@@ -141,8 +142,35 @@ inline void prepare_scales(const QuantizeProblem& problem, const QuantizePlan& p
     all.has_nan = all.has_nan || scratch.stats.has_nan;
     all.has_infinity = all.has_infinity || scratch.stats.has_infinity;
   }
+  scratch.quotient = plan.quotient;
   if (plan.quotient == Quotient::kMultiply)
-    for (int i = 0; i < group.cells; i += kLanes) store(scratch.inverse + i, 1.0f / load<VF>(scales.effective + i));
+    for (int i = 0; i < group.cells; i += kLanes) store(scratch.inverse.high + i, 1.0f / load<VF>(scales.effective + i));
+  if (plan.quotient == Quotient::kReciprocal && !scratch.inverse.make(scales.effective, group.cells)) scratch.quotient = Quotient::kDivide;
+}
+
+struct ChunkDivision {
+  Quotient quotient;
+  ChunkScales scales;
+};
+
+/// How columns [col, col + count) of a group are divided by their scales.
+inline ChunkDivision division_of_chunk(const QuantizePlan& plan, const Group& group, std::int64_t col, int count, Scratch& scratch) {
+  const float* factor = scratch.quotient == Quotient::kMultiply ? scratch.inverse.high : scratch.scales.effective;
+  ChunkScales scales = scales_of_chunk(factor, scratch.scales.zero_point, plan.scale.asymmetric, group.first_cell_col, group.cell_cols, col, count,
+                                       scratch.expanded, scratch.expanded_zero);
+  if (scratch.quotient != Quotient::kReciprocal) return {scratch.quotient, scales};
+  if (scales.access == Access::kExpanded) return {Quotient::kDivide, scales};
+  const std::ptrdiff_t cell = scales.factor - factor;
+  scales.factor = scratch.inverse.high + cell;
+  scales.low = scratch.inverse.low + cell;
+  return {Quotient::kReciprocal, scales};
+}
+
+template <Quotient kQuotient>
+inline VF quotient_of(VF value, VF factor, VF low) {
+  if constexpr (kQuotient == Quotient::kDivide) return value / factor;
+  if constexpr (kQuotient == Quotient::kMultiply) return value * factor;
+  return multiply_add(value, factor, value * low);
 }
 
 /// The codes of `count` values, whole vectors at a time. `ahead`: the distance to what is wanted next, to fetch it.
@@ -151,41 +179,48 @@ inline void encode_loop(const Encoder encoder, const float* x, int count, const 
                         std::int64_t ahead, Code* codes) {
   for (int i = 0; i < count; i += kLanes) {
     __builtin_prefetch(x + i + ahead, 0, 2);
-    VF factor;
+    VF factor, low = splat(0.0f);
     VI zero;
     if constexpr (kAccess == Access::kShared) {
       const int cell = (i / kLanes + scales.phase) >> scales.shift;
       factor = splat(scales.factor[cell]);
+      if constexpr (kQuotient == Quotient::kReciprocal) low = splat(scales.low[cell]);
       zero = splat(scales.zero_point[cell]);
     } else {
       factor = load<VF>(scales.factor + i);
       zero = load<VI>(scales.zero_point + i);
     }
     const VF value = load<VF>(x + i);
-    const VF quotient = kQuotient == Quotient::kMultiply ? value * factor : value / factor;
+    const VF quotient = quotient_of<kQuotient>(value, factor, low);
     VU random = splat(0u);
     if constexpr (Encoder::kRandom) random = random_lanes(seed, index + static_cast<std::uint64_t>(i));
-    store_codes(codes + i, encoder.template encode<kFinite>(quotient, zero, random));
+    store_codes(codes + i, encoder.template encode<kFinite>(quotient, value, zero, random));
   }
 }
 
 template <typename Encoder, typename Code>
 inline void encode_chunk(const Encoder& encoder, Quotient quotient, bool finite, const float* x, int count, const ChunkScales& scales, std::uint64_t seed,
                          std::uint64_t index, std::int64_t ahead, Code* codes) {
-  constexpr auto kShared = Access::kShared, kExpanded = Access::kExpanded;
-  const bool multiply = quotient == Quotient::kMultiply;
-  if constexpr (Encoder::kFasterIfFinite) {
-    if (finite && scales.access == kShared) {
-      if (multiply) return encode_loop<Quotient::kMultiply, kShared, true>(encoder, x, count, scales, seed, index, ahead, codes);
-      return encode_loop<Quotient::kDivide, kShared, true>(encoder, x, count, scales, seed, index, ahead, codes);
+  const auto loop = [&]<Quotient kQuotient, Access kAccess, bool kFinite>() {
+    encode_loop<kQuotient, kAccess, kFinite>(encoder, x, count, scales, seed, index, ahead, codes);
+  };
+  if (scales.access == Access::kExpanded) {
+    if (quotient == Quotient::kMultiply) return loop.template operator()<Quotient::kMultiply, Access::kExpanded, false>();
+    return loop.template operator()<Quotient::kDivide, Access::kExpanded, false>();
+  }
+  const auto shared = [&]<bool kFinite>() {
+    switch (quotient) {
+      case Quotient::kDivide: return loop.template operator()<Quotient::kDivide, Access::kShared, kFinite>();
+      case Quotient::kMultiply: return loop.template operator()<Quotient::kMultiply, Access::kShared, kFinite>();
+      case Quotient::kReciprocal:
+        if constexpr (Encoder::kHasReciprocal) return loop.template operator()<Quotient::kReciprocal, Access::kShared, kFinite>();
+        __builtin_unreachable();
     }
+  };
+  if constexpr (Encoder::kFasterIfFinite) {
+    if (finite) return shared.template operator()<true>();
   }
-  if (scales.access == kShared) {
-    if (multiply) return encode_loop<Quotient::kMultiply, kShared, false>(encoder, x, count, scales, seed, index, ahead, codes);
-    return encode_loop<Quotient::kDivide, kShared, false>(encoder, x, count, scales, seed, index, ahead, codes);
-  }
-  if (multiply) return encode_loop<Quotient::kMultiply, kExpanded, false>(encoder, x, count, scales, seed, index, ahead, codes);
-  return encode_loop<Quotient::kDivide, kExpanded, false>(encoder, x, count, scales, seed, index, ahead, codes);
+  shared.template operator()<false>();
 }
 
 /// Packs a chunk's codes and writes them to their place in the row.
@@ -206,7 +241,6 @@ inline void emit(const QuantizePlan& plan, Scratch& scratch, int count, std::uin
 
 template <typename Encoder>
 inline void encode_group(const QuantizeProblem& problem, const QuantizePlan& plan, const Encoder& encoder, const Group& group, Scratch& scratch) {
-  const float* factor = plan.quotient == Quotient::kMultiply ? scratch.inverse : scratch.scales.effective;
   const bool finite = plan.scale.present && !problem.scales_given && !scratch.stats.has_nan && !scratch.stats.has_infinity;
   const std::int64_t ahead = group.col_end - group.col > kChunk ? problem.row_stride : kChunk;
   for (std::int64_t row = group.row; row < group.row_end; ++row) {
@@ -214,13 +248,12 @@ inline void encode_group(const QuantizeProblem& problem, const QuantizePlan& pla
     for (std::int64_t col = group.col; col < group.col_end; col += kChunk) {
       const int count = static_cast<int>(min_of(std::int64_t{kChunk}, group.col_end - col));
       const float* x = row_values(problem, row, col, count, scratch.values);
-      const ChunkScales scales = scales_of_chunk(factor, scratch.scales.zero_point, plan.scale.asymmetric, group.first_cell_col, group.cell_cols, col,
-                                                 count, scratch.expanded, scratch.expanded_zero);
+      const auto [quotient, scales] = division_of_chunk(plan, group, col, count, scratch);
       const std::uint64_t index = static_cast<std::uint64_t>(row * problem.cols + col);
       if (plan.element.bits <= 8) {
-        encode_chunk(encoder, plan.quotient, finite, x, count, scales, problem.seed, index, ahead, scratch.bytes);
+        encode_chunk(encoder, quotient, finite, x, count, scales, problem.seed, index, ahead, scratch.bytes);
       } else {
-        encode_chunk(encoder, plan.quotient, finite, x, count, scales, problem.seed, index, ahead, scratch.words);
+        encode_chunk(encoder, quotient, finite, x, count, scales, problem.seed, index, ahead, scratch.words);
       }
       emit(plan, scratch, count, codes + col * plan.element.bits / 8);
     }

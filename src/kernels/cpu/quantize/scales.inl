@@ -45,7 +45,7 @@ inline VU encode_scale(const ScalePlan& plan, VF scale) {
     case ScaleStorage::kExponent: return encode_exponent_of(scale);
     case ScaleStorage::kFloat: break;
   }
-  const VU code = FloatEncoder<Rounding::kNearestEven>{plan.format}.encode(scale, VI{}, VU{});
+  const VU code = FloatEncoder<Rounding::kNearestEven>{plan.format}.encode(scale, scale, VI{}, VU{});
   return (VI)code == 0 ? (scale > 0.0f ? splat(1u) : splat(0u)) : code;
 }
 
@@ -131,6 +131,26 @@ struct ChunkScales {
   const std::int32_t* zero_point;
   int shift, phase;
   Access access;
+  const float* low = nullptr;      ///< of kReciprocal: what the inverses lack
+};
+
+/// 1 / s = high + low + an error below 2^-48 / s: the remainder 1 - s * high is exact, for normal high.
+struct Reciprocals {
+  alignas(64) float high[kMaxCells];
+  alignas(64) float low[kMaxCells];
+
+  /// False where a scale is outside the range for which the quotient's codes are proved.
+  bool make(const float* scales, int cells) {
+    VI outside = splat(0);
+    for (int i = 0; i < cells; i += kLanes) {
+      const VF s = lane_numbers() < cells - i ? load<VF>(scales + i) : splat(1.0f);
+      outside |= ~((VI)(s >= kLowestReciprocal) & (VI)(s <= kHighestReciprocal));
+      const VF inverse = 1.0f / s;
+      store(high + i, inverse);
+      store(low + i, multiply_add(-s, inverse, splat(1.0f)) / s);
+    }
+    return !any_lane(outside);
+  }
 };
 
 inline int trailing_zeros(std::int64_t value) { return __builtin_ctzll(static_cast<unsigned long long>(value)); }
