@@ -30,29 +30,33 @@ void copy_around_caches(std::byte* to, const std::byte* from, std::size_t bytes)
 #endif
 }
 
+using Copy = void (*)(std::byte* to, const std::byte* from, std::size_t bytes);
+
+double seconds_on_all_threads(Copy copy, std::byte* to, const std::byte* from, std::size_t bytes) {
+  const auto start = std::chrono::steady_clock::now();
+#pragma omp parallel
+  {
+    const std::size_t threads = static_cast<std::size_t>(omp_get_num_threads()), thread = static_cast<std::size_t>(omp_get_thread_num());
+    const std::size_t lines = bytes / 64, begin = lines * thread / threads * 64, end = lines * (thread + 1) / threads * 64;
+    copy(to + begin, from + begin, end - begin);
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 }  // namespace
+
+double copy_seconds(std::byte* to, const std::byte* from, std::size_t bytes) { return seconds_on_all_threads(copy_around_caches, to, from, bytes); }
 
 double copy_bandwidth(std::size_t bytes, int repeat) {
   const Buffer from = Buffer::allocate(bytes), to = Buffer::allocate(bytes);
-  const auto on_all_threads = [&](auto copy) {
-#pragma omp parallel
-    {
-      const std::size_t threads = static_cast<std::size_t>(omp_get_num_threads()), thread = static_cast<std::size_t>(omp_get_thread_num());
-      const std::size_t lines = bytes / 64, begin = lines * thread / threads * 64, end = lines * (thread + 1) / threads * 64;
-      copy(to.data() + begin, from.data() + begin, end - begin);
-    }
-  };
-  on_all_threads([&](std::byte*, const std::byte*, std::size_t) {});
   std::memset(from.data(), 1, bytes);
   std::memset(to.data(), 1, bytes);
   double best = 0.0;
   for (const auto copy : {copy_plain, copy_around_caches}) {
     std::vector<double> seconds;
     for (int i = 0; i <= repeat; ++i) {
-      const auto begin = std::chrono::steady_clock::now();
-      on_all_threads(copy);
-      const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-      if (i > 0) seconds.push_back(elapsed.count());
+      const double elapsed = seconds_on_all_threads(copy, to.data(), from.data(), bytes);
+      if (i > 0) seconds.push_back(elapsed);
     }
     std::nth_element(seconds.begin(), seconds.begin() + repeat / 2, seconds.end());
     best = std::max(best, 2.0 * static_cast<double>(bytes) / seconds[static_cast<std::size_t>(repeat / 2)] * 1e-9);

@@ -9,4 +9,8 @@ namespace narrow::bench {
 /// non-temporal stores, the median of `repeat` runs of each.
 double copy_bandwidth(std::size_t bytes, int repeat);
 
+/// Seconds of one such copy between 64-byte aligned buffers, around the caches: to alternate with what is measured, where the
+/// memory is shared and its speed changes by the second.
+double copy_seconds(std::byte* to, const std::byte* from, std::size_t bytes);
+
 }  // namespace narrow::bench

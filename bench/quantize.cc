@@ -26,7 +26,7 @@ namespace {
 
 struct Options {
   std::int64_t rows = 16384, cols = 16384;
-  int threads = 2, repeat = 5;
+  int threads = 2, repeat = 9;
   bool quick = false;
   std::string cpu, json;
   std::vector<std::string> schemes{"int8:row", "int8:block128", "fp8_e4m3:row", "fp8_e4m3:block128", "fp6_e3m2:row", "int4:block128", "msfp12", "nvfp4"};
@@ -34,22 +34,24 @@ struct Options {
 
 struct Row {
   std::string scheme, op;
-  double seconds = 0.0, gigabytes_per_second = 0.0, of_copy = 0.0, speedup = 0.0;
+  double seconds = 0.0, gigabytes_per_second = 0.0;
+  double copy = 0.0;     ///< GB/s of copies between the runs
+  double of_copy = 0.0;  ///< median of the ratios of a run to the copy before it
+  double speedup = 0.0;
   int reads = 1;  ///< how often the input is read
 };
 
-/// Seconds of the median of `repeat` runs, after one that touches all memory.
 template <typename Work>
-double median_seconds(int repeat, const Work& work) {
-  std::vector<double> seconds;
-  for (int i = -1; i < repeat; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
-    work();
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-    if (i >= 0) seconds.push_back(elapsed.count());
-  }
-  std::nth_element(seconds.begin(), seconds.begin() + repeat / 2, seconds.end());
-  return seconds[static_cast<std::size_t>(repeat / 2)];
+double seconds_of(const Work& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double median(std::vector<double>& values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 /// Values like those of a trained layer: uniform noise added up to a bell, no NaN.
@@ -79,13 +81,13 @@ ReferenceRates time_reference(const Tensor& x, const Scheme& scheme) {
   Tensor y = Tensor::empty(DType::kF32, x.shape());
   ReferenceRates rates;
   const double count = static_cast<double>(x.size());
-  rates.quantize = median_seconds(1, [&] { q = quantize(x, scheme); }) / count;
-  rates.dequantize = median_seconds(1, [&] { dequantize_into(q, y); }) / count;
+  rates.quantize = seconds_of([&] { q = quantize(x, scheme); }) / count;
+  rates.dequantize = seconds_of([&] { dequantize_into(q, y); }) / count;
   unlimit_cpu();
   return rates;
 }
 
-std::vector<Row> time_scheme(const Options& options, const Tensor& x, Tensor& y, const Scheme& scheme, double copy) {
+std::vector<Row> time_scheme(const Options& options, const Tensor& x, Tensor& y, const Scheme& scheme) {
   const Tensor slice = Tensor::borrow(x.data(), DType::kF32, {std::min<std::int64_t>(64, x.shape()[0]), x.shape()[1]});
   const ReferenceRates reference = time_reference(slice, scheme);
   if (!options.cpu.empty()) limit_cpu(*parse_isa(options.cpu));
@@ -93,31 +95,43 @@ std::vector<Row> time_scheme(const Options& options, const Tensor& x, Tensor& y,
   const double wide = static_cast<double>(x.byte_size()), narrow = static_cast<double>(q.byte_size()), count = static_cast<double>(x.size());
   const int reads = scheme.has_outer_scale ? 2 : 1;
 
-  Row there{scheme.to_string(), "quantize"};
+  Row there{scheme.to_string(), "quantize"}, back{scheme.to_string(), "dequantize"};
   there.reads = reads;
-  there.seconds = median_seconds(options.repeat, [&] { quantize_into(x, q); });
-  there.gigabytes_per_second = (wide * reads + narrow) / there.seconds * 1e-9;
-  there.speedup = reference.quantize * count / there.seconds;
-  Row back{scheme.to_string(), "dequantize"};
-  back.seconds = median_seconds(options.repeat, [&] { dequantize_into(q, y); });
-  back.gigabytes_per_second = (wide + narrow) / back.seconds * 1e-9;
-  back.speedup = reference.dequantize * count / back.seconds;
-  there.of_copy = there.gigabytes_per_second / copy;
-  back.of_copy = back.gigabytes_per_second / copy;
+  const double bytes_there = wide * reads + narrow, bytes_back = wide + narrow;
+  std::vector<double> copy, quantized, dequantized, ratio_there, ratio_back;
+  for (int i = -1; i < options.repeat; ++i) {  // a first round touches all memory
+    const double copied = copy_seconds(y.data(), x.data(), x.byte_size()) / (2.0 * wide);
+    const double one = seconds_of([&] { quantize_into(x, q); }), other = seconds_of([&] { dequantize_into(q, y); });
+    if (i < 0) continue;
+    copy.push_back(copied);
+    quantized.push_back(one);
+    dequantized.push_back(other);
+    ratio_there.push_back(copied * bytes_there / one);
+    ratio_back.push_back(copied * bytes_back / other);
+  }
+  const auto fill_in = [&](Row& row, std::vector<double>& seconds, std::vector<double>& ratios, double bytes, double reference_seconds) {
+    row.seconds = median(seconds);
+    row.gigabytes_per_second = bytes / row.seconds * 1e-9;
+    row.copy = 1e-9 / median(copy);
+    row.of_copy = median(ratios);
+    row.speedup = reference_seconds * count / row.seconds;
+  };
+  fill_in(there, quantized, ratio_there, bytes_there, reference.quantize);
+  fill_in(back, dequantized, ratio_back, bytes_back, reference.dequantize);
   unlimit_cpu();
   return {there, back};
 }
 
 void print(const Row& row) {
-  fmt::print("{:<18} {:<10} {:>8.1f} {:>8.1f} {:>8.0f}% {:>9.0f}x {}\n", row.scheme, row.op, row.seconds * 1e3, row.gigabytes_per_second, row.of_copy * 100.0,
-             row.speedup, row.reads == 2 ? " input read twice: the outer scale comes first" : "");
+  fmt::print("{:<18} {:<10} {:>8.1f} {:>8.1f} {:>8.1f} {:>8.0f}% {:>9.0f}x {}\n", row.scheme, row.op, row.seconds * 1e3, row.gigabytes_per_second, row.copy,
+             row.of_copy * 100.0, row.speedup, row.reads == 2 ? " input read twice: the outer scale comes first" : "");
   std::fflush(stdout);
 }
 
-void write_json(const std::string& path, const Options& options, double copy, const std::vector<Row>& rows) {
-  nlohmann::json json{{"rows", options.rows}, {"cols", options.cols}, {"threads", options.threads}, {"copy_gb_per_s", copy}};
+void write_json(const std::string& path, const Options& options, const std::vector<Row>& rows) {
+  nlohmann::json json{{"rows", options.rows}, {"cols", options.cols}, {"threads", options.threads}};
   for (const Row& row : rows)
-    json["results"].push_back({{"scheme", row.scheme}, {"op", row.op}, {"seconds", row.seconds}, {"gb_per_s", row.gigabytes_per_second},
+    json["results"].push_back({{"scheme", row.scheme}, {"op", row.op}, {"seconds", row.seconds}, {"gb_per_s", row.gigabytes_per_second}, {"copy_gb_per_s", row.copy},
                                {"of_copy", row.of_copy}, {"speedup_over_reference", row.speedup}, {"input_reads", row.reads}});
   std::ofstream(path) << json.dump(2) << "\n";
 }
@@ -127,17 +141,16 @@ int run(Options options) {
   omp_set_num_threads(options.threads);
   Tensor x = Tensor::empty(DType::kF32, {options.rows, options.cols}), y = Tensor::empty(DType::kF32, {options.rows, options.cols});
   fill(x);
-  const double copy = copy_bandwidth(std::size_t{512} << 20, std::max(options.repeat, 5));
-  fmt::print("fp32 [{}, {}], {:.2f} GiB, {} threads; copy bandwidth {:.1f} GB/s (bytes read and written)\n", options.rows, options.cols,
-             static_cast<double>(x.byte_size()) / (1 << 30), options.threads, copy);
-  fmt::print("{:<18} {:<10} {:>8} {:>8} {:>9} {:>10}\n", "scheme", "op", "ms", "GB/s", "of copy", "over ref");
+  fmt::print("fp32 [{}, {}], {:.2f} GiB, {} threads; bytes read and written, of a copy's that ran in between\n", options.rows, options.cols,
+             static_cast<double>(x.byte_size()) / (1 << 30), options.threads);
+  fmt::print("{:<18} {:<10} {:>8} {:>8} {:>8} {:>9} {:>10}\n", "scheme", "op", "ms", "GB/s", "copy", "of copy", "over ref");
   std::vector<Row> rows;
   for (const std::string& text : options.schemes)
-    for (const Row& row : time_scheme(options, x, y, Scheme::parse(text), copy)) {
+    for (const Row& row : time_scheme(options, x, y, Scheme::parse(text))) {
       print(row);
       rows.push_back(row);
     }
-  if (!options.json.empty()) write_json(options.json, options, copy, rows);
+  if (!options.json.empty()) write_json(options.json, options, rows);
   return 0;
 }
 

@@ -48,6 +48,12 @@ inline VI max_of_each(const VI (&each)[4]) {
   return (VI)vpmaxq_s32(vpmaxq_s32(v(0), v(1)), vpmaxq_s32(v(2), v(3)));
 }
 
+/// The lowest byte of every lane of four vectors, in order.
+inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) {
+  const uint16x8_t low = vuzp1q_u16((uint16x8_t)a, (uint16x8_t)b), high = vuzp1q_u16((uint16x8_t)c, (uint16x8_t)d);
+  return (VBytes)vuzp1q_u8((uint8x16_t)low, (uint8x16_t)high);
+}
+
 inline bool any_lane(VI mask) { return vmaxvq_u32((uint32x4_t)mask) != 0; }
 
 #include "kernels/cpu/quantize/portable.inl"

@@ -1,5 +1,6 @@
 // All of a leaf's bodies, in their order. A leaf defines kLanes, includes vector.inl, adds what its instruction set does
-// best (load_codes, store_codes, widen_*, stream, fence, max_of_each, any_lane, Table, LowBytes) and includes this file.
+// best (load_codes, store_codes, widen_*, stream, fence, max_of_each, any_lane, multiply_add,
+// lowest_bytes, Table, LowBytes) and includes this file.
 
 constexpr int kChunk = 2048;        // columns handled at a time: inputs, codes and scales stay in the first-level cache
 constexpr int kMaxCells = kChunk;
@@ -9,5 +10,6 @@ constexpr int kMaxCells = kChunk;
 #include "kernels/cpu/quantize/pack.inl"
 #include "kernels/cpu/quantize/stats.inl"
 #include "kernels/cpu/quantize/scales.inl"
+#include "kernels/cpu/quantize/runs.inl"
 #include "kernels/cpu/quantize/quantize.inl"
 #include "kernels/cpu/quantize/dequantize.inl"

@@ -227,7 +227,6 @@ inline void encode_chunk(const Encoder& encoder, Quotient quotient, bool finite,
 inline void emit(const QuantizePlan& plan, Scratch& scratch, int count, std::uint8_t* to) {
   const int bits = plan.element.bits;
   const std::size_t bytes = (static_cast<std::size_t>(count) * static_cast<std::size_t>(bits) + 7) / 8;
-  if (bits == 8) return write_out(to, scratch.bytes, bytes, plan.stream);
   if (bits == 16) return write_out(to, reinterpret_cast<const std::uint8_t*>(scratch.words), bytes, plan.stream);
   if (bits < 8) {
     for (int i = count; i < round_up(count, 8); ++i) scratch.bytes[i] = 0;
@@ -239,6 +238,40 @@ inline void emit(const QuantizePlan& plan, Scratch& scratch, int count, std::uin
   write_out(to, scratch.packed, bytes, plan.stream);
 }
 
+/// What runs have no clamping for: quotients that are finite and within the codes.
+template <typename Encoder>
+inline int encode_whole_runs(const QuantizePlan& plan, const float* x, int count, const ChunkDivision& division, bool finite, std::int64_t ahead,
+                             bool around_caches, std::uint8_t* codes) {
+  using Run = typename RunOf<Encoder>::Type;
+  if constexpr (!__is_same(Run, void)) {
+    if (!finite || division.quotient != Quotient::kReciprocal || !has_runs(plan)) return 0;
+    const Run run(plan.element);
+    return around_caches ? encode_runs<true>(run, x, count, division.scales, ahead, codes) : encode_runs<false>(run, x, count, division.scales, ahead, codes);
+  }
+  return 0;
+}
+
+/// The codes of a chunk, `to` their place in the row.
+template <typename Encoder>
+inline void quantize_chunk(const QuantizePlan& plan, const Encoder& encoder, const float* x, int count, const ChunkDivision& division, bool finite,
+                           std::uint64_t seed, std::uint64_t index, std::int64_t ahead, Scratch& scratch, std::uint8_t* to) {
+  const int bits = plan.element.bits;
+  if (bits > 8) {
+    encode_chunk(encoder, division.quotient, finite, x, count, division.scales, seed, index, ahead, scratch.words);
+    return emit(plan, scratch, count, to);
+  }
+  const bool in_place = bits == 8, around_caches = in_place && plan.stream && reinterpret_cast<std::uintptr_t>(to) % 64 == 0;
+  const int done = encode_whole_runs<Encoder>(plan, x, count, division, finite, ahead, around_caches, in_place ? to : scratch.bytes);
+  if (done < count) {
+    ChunkScales rest = division.scales;
+    rest.phase += done / kLanes;
+    encode_chunk(encoder, division.quotient, finite, x + done, count - done, rest, seed, index + static_cast<std::uint64_t>(done), ahead,
+                 scratch.bytes + done);
+  }
+  if (!in_place) return emit(plan, scratch, count, to);
+  write_out(to + done, scratch.bytes + done, static_cast<std::size_t>(count - done), plan.stream);
+}
+
 template <typename Encoder>
 inline void encode_group(const QuantizeProblem& problem, const QuantizePlan& plan, const Encoder& encoder, const Group& group, Scratch& scratch) {
   const bool finite = plan.scale.present && !problem.scales_given && !scratch.stats.has_nan && !scratch.stats.has_infinity;
@@ -248,14 +281,8 @@ inline void encode_group(const QuantizeProblem& problem, const QuantizePlan& pla
     for (std::int64_t col = group.col; col < group.col_end; col += kChunk) {
       const int count = static_cast<int>(min_of(std::int64_t{kChunk}, group.col_end - col));
       const float* x = row_values(problem, row, col, count, scratch.values);
-      const auto [quotient, scales] = division_of_chunk(plan, group, col, count, scratch);
-      const std::uint64_t index = static_cast<std::uint64_t>(row * problem.cols + col);
-      if (plan.element.bits <= 8) {
-        encode_chunk(encoder, quotient, finite, x, count, scales, problem.seed, index, ahead, scratch.bytes);
-      } else {
-        encode_chunk(encoder, quotient, finite, x, count, scales, problem.seed, index, ahead, scratch.words);
-      }
-      emit(plan, scratch, count, codes + col * plan.element.bits / 8);
+      quantize_chunk(plan, encoder, x, count, division_of_chunk(plan, group, col, count, scratch), finite, problem.seed,
+                     static_cast<std::uint64_t>(row * problem.cols + col), ahead, scratch, codes + col * plan.element.bits / 8);
     }
   }
 }

@@ -157,6 +157,7 @@ inline int amax_of_cells(const float* x, int cells, int vectors_per_cell, std::u
 inline int amax_of_cells(const float* x, int cells, int vectors_per_cell, std::uint32_t* amax) {
   if (vectors_per_cell == 1) return amax_of_cells<1>(x, cells, 1, amax);
   if (vectors_per_cell == 2) return amax_of_cells<2>(x, cells, 2, amax);
+  if (vectors_per_cell == 8) return amax_of_cells<8>(x, cells, 8, amax);
   return amax_of_cells<0>(x, cells, vectors_per_cell, amax);
 }
 
