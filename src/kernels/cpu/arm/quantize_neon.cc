@@ -53,6 +53,10 @@ inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) {
   const uint16x8_t low = vuzp1q_u16((uint16x8_t)a, (uint16x8_t)b), high = vuzp1q_u16((uint16x8_t)c, (uint16x8_t)d);
   return (VBytes)vuzp1q_u8((uint8x16_t)low, (uint8x16_t)high);
 }
+inline VBytes highest_bytes(VF a, VF b, VF c, VF d) {
+  const uint16x8_t low = vuzp2q_u16((uint16x8_t)a, (uint16x8_t)b), high = vuzp2q_u16((uint16x8_t)c, (uint16x8_t)d);
+  return (VBytes)vuzp2q_u8((uint8x16_t)low, (uint8x16_t)high);
+}
 
 inline bool any_lane(VI mask) { return vmaxvq_u32((uint32x4_t)mask) != 0; }
 

@@ -1,8 +1,9 @@
 // All of a leaf's bodies, in their order. A leaf defines kLanes, includes vector.inl, adds what its instruction set does
 // best (load_codes, store_codes, widen_*, stream, fence, max_of_each, any_lane, multiply_add,
-// lowest_bytes, Table, LowBytes) and includes this file.
+// lowest_bytes, highest_bytes, Table, LowBytes) and includes this file.
 
 constexpr int kChunk = 2048;        // columns handled at a time: inputs, codes and scales stay in the first-level cache
+constexpr int kGroup = 16384;       // columns measured before they are encoded: the hardware foresees long reads; they stay in the second level
 constexpr int kMaxCells = kChunk;
 
 #include "kernels/cpu/quantize/encode.inl"

@@ -1,6 +1,6 @@
 // The fast quantizer. Meaning: reference/quantize.cc, bit for bit.
 //   statistics of the cells of a group -> their scales -> per row and chunk: quotients, codes, packing
-// A group is a stripe of rows that share scales, by whole cells of about kChunk columns, so that the second pass reads
+// A group is a stripe of rows that share scales, by whole cells of about kGroup columns (kChunk if the cells are small), so that the second pass reads
 // from a near cache. Bound: memory; 4 B read (2 B of 16-bit inputs), bits / 8 B written per element.
 // Included by a leaf inside its own namespace.
 
@@ -39,7 +39,7 @@ inline Group group_at(const ScaleGrid& grid, std::int64_t row, std::int64_t row_
   if (grid.whole_tensor) return {row, row_end, col, col_limit, 0, col, col_limit - col, 1};
   const std::int64_t cell_cols = grid.tile_cols, cell = col / cell_cols;
   const std::int64_t unit = 8 / min_of(std::int64_t{8}, std::int64_t{1} << trailing_zeros(cell_cols));
-  const std::int64_t wanted = max_of(unit, kChunk / cell_cols / unit * unit);
+  const std::int64_t wanted = max_of(unit, (cell_cols >= kRun ? kGroup : kChunk) / cell_cols / unit * unit);
   const std::int64_t end = min_of(col_limit, (cell + wanted) * cell_cols / 8 * 8);
   const std::int64_t grid_row = (row / grid.matrix_rows) * grid.tiles_per_matrix + (row % grid.matrix_rows) / grid.tile_rows;
   return {row, row_end, col, end, grid_row * grid.cols + cell, cell * cell_cols, cell_cols, static_cast<int>((end - 1) / cell_cols - cell + 1)};
@@ -275,7 +275,7 @@ inline void quantize_chunk(const QuantizePlan& plan, const Encoder& encoder, con
 template <typename Encoder>
 inline void encode_group(const QuantizeProblem& problem, const QuantizePlan& plan, const Encoder& encoder, const Group& group, Scratch& scratch) {
   const bool finite = plan.scale.present && !problem.scales_given && !scratch.stats.has_nan && !scratch.stats.has_infinity;
-  const std::int64_t ahead = group.col_end - group.col > kChunk ? problem.row_stride : kChunk;
+  const std::int64_t ahead = group.row_end - group.row > 1 ? problem.row_stride : group.col_end - group.col;
   for (std::int64_t row = group.row; row < group.row_end; ++row) {
     std::uint8_t* codes = problem.codes + static_cast<std::size_t>(row) * problem.row_bytes;
     for (std::int64_t col = group.col; col < group.col_end; col += kChunk) {

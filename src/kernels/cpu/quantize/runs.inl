@@ -5,6 +5,7 @@ constexpr int kRun = 4 * kLanes;  // values that become one vector
 
 /// Codes of whole steps: the low bits of the quotient + 1.5 * 2^23 steps.
 struct IntegerRun {
+  static constexpr bool kFetchesAhead = false;  ///< so short that fetching by hand only competes with the hardware
   float magic;
   std::uint8_t mask;
   explicit IntegerRun(const ElementPlan& element) : magic(12582912.0f / element.unit), mask(static_cast<std::uint8_t>(element.mask)) {}
@@ -19,6 +20,7 @@ struct IntegerRun {
 /// With 2^e the binade of |q|, or the lowest one if that is higher, the sum 2^(e + 23 - M) + |q| rounds q to the spacing 2^(e - M) of the
 /// format: its fp32 bits are E << 23 | n, where n counts spacings and E is the field of e + 23 - M. The code is n + ((E - E0) << M).
 struct FloatRun {
+  static constexpr bool kFetchesAhead = true;  ///< there is time to fetch what is measured next
   std::int32_t lowest;     ///< fp32 bits of the lowest binade
   float up;                ///< 2^(23 - M)
   int shift;               ///< 23 - M
@@ -31,16 +33,15 @@ struct FloatRun {
         magnitude(static_cast<std::uint8_t>(element.format.magnitude_mask)), sign_shift(8 - element.bits) {}
 
   VBytes operator()(const VF (&value)[4], const VF (&quotient)[4]) const {
-    VU code[4], sign[4];
+    VU code[4];
     for (int i = 0; i < 4; ++i) {
       const VI of = magnitude_of(quotient[i]);
       const VF binade = as_float(larger(of & kInfinityBits, splat(lowest)));
       const VU sum = as_bits(multiply_add(binade, splat(up), as_float(of)));
       code[i] = sum + (sum >> shift);
-      sign[i] = as_bits(value[i]) >> 24;
     }
     const VBytes magnitudes = (lowest_bytes(code[0], code[1], code[2], code[3]) - base) & magnitude;
-    const VBytes signs = lowest_bytes(sign[0], sign[1], sign[2], sign[3]) & std::uint8_t{0x80};
+    const VBytes signs = highest_bytes(value[0], value[1], value[2], value[3]) & std::uint8_t{0x80};
     return magnitudes | (VBytes)((VL)signs >> sign_shift);
   }
 };
@@ -70,8 +71,9 @@ inline bool has_runs(const QuantizePlan& plan) {
 template <bool kStream, typename Run>
 inline void encode_run(const Run run, const float* x, int count, float high, float low, std::int64_t ahead, std::uint8_t* codes) {
   for (int i = 0; i < count; i += kRun) {
-    // Every other line: the adjacent one comes along, and a demand for each would fill the first level's miss buffers.
-    for (int line = 0; line < kRun * 4; line += 128) __builtin_prefetch(reinterpret_cast<const char*>(x + i + ahead) + line, 0, 2);
+    if constexpr (Run::kFetchesAhead || !kStream) {  // what does not stream is packed afterwards, which takes time as well
+      for (int line = 0; line < kRun * 4; line += 64) __builtin_prefetch(reinterpret_cast<const char*>(x + i + ahead) + line, 0, 2);
+    }
     VF value[4], quotient[4];
     for (int v = 0; v < 4; ++v) {
       value[v] = load<VF>(x + i + v * kLanes);

@@ -135,17 +135,19 @@ struct CellStats {
 
 /// Cells of a whole number of vectors, kLanes cells at a time: a cell's vectors shrink to one, then kLanes vectors to the
 /// one vector of their maxima. Returns how many cells were done; stops where a value is not finite.
+/// One cell after another, in a loop: the hardware foresees what is read in order.
 template <int kVectors>
 inline int amax_of_cells(const float* x, int cells, int vectors_per_cell, std::uint32_t* amax) {
   const int vectors = kVectors != 0 ? kVectors : vectors_per_cell;
   int cell = 0;
   for (; cell + kLanes <= cells; cell += kLanes) {
     VI each[kLanes];
+    if constexpr (kVectors == 1 || kVectors == 2) {
 #pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) {
-      each[i] = magnitude_of(load<VF>(x));
-      x += kLanes;
-      for (int v = 1; v < vectors; ++v, x += kLanes) each[i] = larger(each[i], magnitude_of(load<VF>(x)));
+      for (int i = 0; i < kLanes; ++i, x += vectors * kLanes) each[i] = largest_magnitude(x, vectors);
+    } else {
+#pragma GCC unroll 1
+      for (int i = 0; i < kLanes; ++i, x += vectors * kLanes) each[i] = largest_magnitude(x, vectors);
     }
     const VI largest = max_of_each(each);
     if (any_lane(largest >= kInfinityBits)) break;
@@ -155,10 +157,12 @@ inline int amax_of_cells(const float* x, int cells, int vectors_per_cell, std::u
 }
 
 inline int amax_of_cells(const float* x, int cells, int vectors_per_cell, std::uint32_t* amax) {
-  if (vectors_per_cell == 1) return amax_of_cells<1>(x, cells, 1, amax);
-  if (vectors_per_cell == 2) return amax_of_cells<2>(x, cells, 2, amax);
-  if (vectors_per_cell == 8) return amax_of_cells<8>(x, cells, 8, amax);
-  return amax_of_cells<0>(x, cells, vectors_per_cell, amax);
+  switch (vectors_per_cell) {
+    case 1: return amax_of_cells<1>(x, cells, 1, amax);
+    case 2: return amax_of_cells<2>(x, cells, 2, amax);
+    case 8: return amax_of_cells<8>(x, cells, 8, amax);
+    default: return amax_of_cells<0>(x, cells, vectors_per_cell, amax);
+  }
 }
 
 /// Cells of one column each.

@@ -51,12 +51,13 @@ inline VI max_of_each(const VI (&each)[8]) {
   return (VI)_mm256_max_epi32(_mm256_permute2x128_si256(four[0], four[1], 0x20), _mm256_permute2x128_si256(four[0], four[1], 0x31));
 }
 
-/// The lowest byte of every lane of four vectors, in order: packing works within the halves of a register, the last step joins them.
-inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) {
-  const auto byte = [](VU v) { return (__m256i)(v & 0xFFu); };
-  const __m256i low = _mm256_packus_epi32(byte(a), byte(b)), high = _mm256_packus_epi32(byte(c), byte(d));
+/// One byte of every lane of four vectors, in order. Packing works within the halves of a register; the last step joins them.
+inline VBytes pack_lanes(VU a, VU b, VU c, VU d) {
+  const __m256i low = _mm256_packus_epi32((__m256i)a, (__m256i)b), high = _mm256_packus_epi32((__m256i)c, (__m256i)d);
   return (VBytes)_mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
+inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) { return pack_lanes(a & 0xFFu, b & 0xFFu, c & 0xFFu, d & 0xFFu); }
+inline VBytes highest_bytes(VF a, VF b, VF c, VF d) { return pack_lanes(as_bits(a) >> 24, as_bits(b) >> 24, as_bits(c) >> 24, as_bits(d) >> 24); }
 
 inline bool any_lane(VI mask) { return _mm256_movemask_epi8((__m256i)mask) != 0; }
 

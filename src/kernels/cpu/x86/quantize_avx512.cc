@@ -62,17 +62,23 @@ struct LowBytes {
   VL load(const std::uint8_t* from) const { return (VL)_mm512_permutexvar_epi8(_mm512_load_si512(kIndices.apart), _mm512_loadu_si512(from)); }
 };
 
-/// The lowest byte of every lane of four vectors, in order.
-inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) {
-  alignas(64) static constexpr auto kIndices = [] {
-    struct { std::uint8_t at[64]; } indices{};
-    for (int i = 0; i < 64; ++i) indices.at[i] = static_cast<std::uint8_t>(4 * (i % 32));
+/// One byte of every lane of four vectors, in order.
+template <int kByte>
+inline VBytes bytes_of_lanes(__m512i a, __m512i b, __m512i c, __m512i d) {
+  struct Indices {
+    alignas(64) std::uint8_t at[64];
+  };
+  static constexpr Indices kIndices = [] {
+    Indices indices{};
+    for (int i = 0; i < 64; ++i) indices.at[i] = static_cast<std::uint8_t>(4 * (i % 32) + kByte);
     return indices;
   }();
-  const __m512i indices = _mm512_load_si512(&kIndices);
-  const __m512i low = _mm512_permutex2var_epi8((__m512i)a, indices, (__m512i)b), high = _mm512_permutex2var_epi8((__m512i)c, indices, (__m512i)d);
+  const __m512i indices = _mm512_load_si512(kIndices.at);
+  const __m512i low = _mm512_permutex2var_epi8(a, indices, b), high = _mm512_permutex2var_epi8(c, indices, d);
   return (VBytes)_mm512_inserti64x4(low, _mm512_castsi512_si256(high), 1);
 }
+inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) { return bytes_of_lanes<0>((__m512i)a, (__m512i)b, (__m512i)c, (__m512i)d); }
+inline VBytes highest_bytes(VF a, VF b, VF c, VF d) { return bytes_of_lanes<3>((__m512i)a, (__m512i)b, (__m512i)c, (__m512i)d); }
 
 inline bool any_lane(VI mask) { return _mm512_movepi32_mask((__m512i)mask) != 0; }
 
