@@ -23,7 +23,7 @@ demo: build ## quantize the bundled model to six schemes and show the result
 	@tools/dev/demo.sh
 
 test: build ## everything that CI runs
-	@$(MAKE) --no-print-directory rules test-unit test-python test-install test-sanitizers
+	@$(MAKE) --no-print-directory rules test-unit test-python test-install test-sanitizers test-arm
 
 test-unit:
 	@cmake --build build/release --target all_verify_interface_header_sets -j $(JOBS) > /dev/null

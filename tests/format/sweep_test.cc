@@ -68,6 +68,8 @@ void add_policies(std::vector<Case>& cases, const FloatCase& f) {
   add("toward zero", Round::kTowardZero, Rounding::kTowardZero, Overflow::kSaturate, codec_chunk<kFormat, Rounding::kTowardZero>);
   add("stochastic", Round::kStochastic, Rounding::kStochastic, Overflow::kSaturate, codec_chunk<kFormat, Rounding::kStochastic>);
   add("ieee", Round::kNearestEven, Rounding::kNearestEven, Overflow::kIeee, codec_chunk<kFormat, Rounding::kNearestEven, Overflow::kIeee>);
+  add("toward zero ieee", Round::kTowardZero, Rounding::kTowardZero, Overflow::kIeee, codec_chunk<kFormat, Rounding::kTowardZero, Overflow::kIeee>);
+  add("stochastic ieee", Round::kStochastic, Rounding::kStochastic, Overflow::kIeee, codec_chunk<kFormat, Rounding::kStochastic, Overflow::kIeee>);
 }
 
 Oracle exponent_oracle() {
@@ -287,6 +289,51 @@ TEST(Sweep, EveryInputInEveryLeaf) {
     sweep(cases, kernel.name, 1, [&](const Case& c, Inputs& in) { return run_kernel(kernel, c, in); });
   }
   EXPECT_GT(leaves, 0);
+}
+
+/// The short way for runs of finite values under a scale made from them: every row begins with the largest value, so that its scale is 1.
+TEST(Sweep, EveryFiniteInputInRuns) {
+  constexpr std::uint32_t kHead = 64;
+  std::vector<Case> cases;
+  std::vector<float> largest;
+  const auto add = [&](const char* name, Oracle oracle) {
+    cases.push_back({name, Scheme::parse(std::string(name) + ":row"), true, Rounding::kNearestEven, Overflow::kSaturate, std::move(oracle)});
+    largest.push_back(static_cast<float>(cases.back().scheme.element.largest()));
+  };
+  for (const FloatCase& f : kFloats)
+    if (std::string(f.name).starts_with("fp8_") || std::string(f.name).starts_with("fp6_") || std::string(f.name) == "fp5_e3m1" ||
+        std::string(f.name) == "fp4_e2m1")
+      add(f.name, float_oracle(f, Round::kNearestEven, false));
+  add("int8", integer_oracle(8, 127));
+  add("int4", integer_oracle(4, 7));
+  for (const QuantizeKernel& kernel : quantize_kernels()) {
+    if (kernel.isa == Isa::kScalar || !cpu_supports(kernel.isa)) continue;
+    sweep(cases, kernel.name, 1, [&](const Case& c, Inputs& in) {
+      const float top = largest[static_cast<std::size_t>(&c - cases.data())];
+      const std::size_t head_bytes = kHead * static_cast<std::size_t>(c.oracle.bits) / 8;
+      if (!(std::max(std::fabs(in.x.front()), std::fabs(in.x.back())) <= top)) {  // beyond the largest, or not finite: the scale would be another
+        run_kernel(kernel, c, in);
+        return Codes{in.packed.data(), c.oracle.bits};
+      }
+      std::vector<float> row(kHead, top);
+      row.insert(row.end(), in.x.begin(), in.x.end());
+      float scale = 0.0f;
+      QuantizeProblem problem;
+      problem.x = row.data();
+      problem.rows = 1;
+      problem.cols = problem.row_stride = kHead + kChunk;
+      problem.scheme = c.scheme;
+      problem.grid = ScaleGrid{1, 1, 1, problem.cols, 1, 1, false};
+      std::vector<std::uint8_t> packed(head_bytes + in.packed.size());
+      problem.codes = packed.data();
+      problem.row_bytes = packed_row_bytes(c.scheme, problem.cols);
+      problem.scales = &scale;
+      kernel.run(problem, {0, 1, 0, problem.cols});
+      std::copy(packed.begin() + static_cast<std::ptrdiff_t>(head_bytes), packed.end(), in.packed.begin());
+      if (scale != 1.0f) std::fill(in.packed.begin(), in.packed.end(), std::uint8_t{0xAA});  // counted as mismatches
+      return Codes{in.packed.data(), c.oracle.bits};
+    });
+  }
 }
 
 TEST(Sweep, ManyInputsInTheCodec) {

@@ -26,6 +26,12 @@ inline void store_codes(std::uint8_t* to, VU codes) {
   __builtin_memcpy(to, &four, sizeof four);
 }
 inline VF widen_bf16(const std::uint16_t* from) { return as_float(load_codes(from) << 16); }
+inline VHalf widen_bytes(const std::uint8_t* from) {
+  std::uint32_t four;
+  __builtin_memcpy(&four, from, sizeof four);
+  return (VHalf)vget_low_u16(vmovl_u8(vcreate_u8(four)));
+}
+inline VF widen_half(VHalf half) { return (VF)vcvt_f32_f16((float16x4_t)half); }
 inline VF widen_fp16(const std::uint16_t* from) { return (VF)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from))); }
 inline VF multiply_add(VF a, VF b, VF c) { return (VF)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
 inline void stream(float* to, VF value) { store(to, value); }

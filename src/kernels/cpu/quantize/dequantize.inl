@@ -25,7 +25,12 @@ inline void decode_loop(const Decoder decoder, const Code* codes, int count, con
       factor = load<VF>(scales.factor + i);
       zero = load<VI>(scales.zero_point + i);
     }
-    const VF value = decoder(load_codes(codes + i), zero) * factor;
+    VF value;
+    if constexpr (Decoder::kFromBytes) {
+      value = decoder(codes + i) * factor;
+    } else {
+      value = decoder(load_codes(codes + i), zero) * factor;
+    }
     if constexpr (kStream) {
       stream(y + i, value);
     } else {
@@ -78,7 +83,7 @@ inline void dequantize_chunk(const DequantizeProblem& problem, const DequantizeP
   if (bits <= 8) {
     if (bits < 8) unpack_bytes(packed, count, bits, scratch.bytes);
     decode_chunk(decoder, bits < 8 ? scratch.bytes : packed, count, scales, around_caches, y);
-  } else {
+  } else if constexpr (!Decoder::kFromBytes) {
     if (bits < 16) {
       unpack_words(packed, count, bits, scratch.words);
     } else {

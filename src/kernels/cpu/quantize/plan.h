@@ -60,6 +60,7 @@ struct ElementPlan {
   int bits = 0;
   FloatPlan format;                  ///< of kFloat
   bool is_even_grid = false;         ///< of kFloat: all values are multiples of the smallest
+  bool is_half = false;              ///< of kFloat: at most 8 bits, and fp16 has every value times a power of two
   float unit = 1.0f;                 ///< integers: codes per 1.0, a power of two
   float low = 0.0f, high = 0.0f;     ///< integers: the range of codes, before the zero point
   std::uint32_t mask = 0;            ///< 2^bits - 1

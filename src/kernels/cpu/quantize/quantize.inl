@@ -166,11 +166,13 @@ inline ChunkDivision division_of_chunk(const QuantizePlan& plan, const Group& gr
   return {Quotient::kReciprocal, scales};
 }
 
-template <Quotient kQuotient>
+template <Quotient kQuotient, bool kFinite>
 inline VF quotient_of(VF value, VF factor, VF low) {
   if constexpr (kQuotient == Quotient::kDivide) return value / factor;
   if constexpr (kQuotient == Quotient::kMultiply) return value * factor;
-  return multiply_add(value, factor, value * low);
+  const VF quotient = multiply_add(value, factor, value * low);
+  if constexpr (kFinite) return quotient;
+  return magnitude_of(value) >= kInfinityBits ? value : quotient;  // low may be 0 or negative
 }
 
 /// The codes of `count` values, whole vectors at a time. `ahead`: the distance to what is wanted next, to fetch it.
@@ -191,7 +193,7 @@ inline void encode_loop(const Encoder encoder, const float* x, int count, const 
       zero = load<VI>(scales.zero_point + i);
     }
     const VF value = load<VF>(x + i);
-    const VF quotient = quotient_of<kQuotient>(value, factor, low);
+    const VF quotient = quotient_of<kQuotient, kFinite>(value, factor, low);
     VU random = splat(0u);
     if constexpr (Encoder::kRandom) random = random_lanes(seed, index + static_cast<std::uint64_t>(i));
     store_codes(codes + i, encoder.template encode<kFinite>(quotient, value, zero, random));

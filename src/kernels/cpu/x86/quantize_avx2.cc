@@ -25,6 +25,8 @@ inline void store_codes(std::uint8_t* to, VU codes) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(words, words));
 }
 inline VF widen_bf16(const std::uint16_t* from) { return as_float(load_codes(from) << 16); }
+inline VHalf widen_bytes(const std::uint8_t* from) { return (VHalf)_mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))); }
+inline VF widen_half(VHalf half) { return (VF)_mm256_cvtph_ps((__m128i)half); }
 inline VF widen_fp16(const std::uint16_t* from) { return (VF)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
 inline VF multiply_add(VF a, VF b, VF c) { return (VF)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
 inline void stream(float* to, VF value) { _mm256_stream_ps(to, (__m256)value); }

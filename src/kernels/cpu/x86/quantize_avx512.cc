@@ -18,6 +18,8 @@ inline VU load_codes(const std::uint16_t* from) { return (VU)_mm512_cvtepu16_epi
 inline void store_codes(std::uint8_t* to, VU codes) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8((__m512i)codes)); }
 inline void store_codes(std::uint16_t* to, VU codes) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16((__m512i)codes)); }
 inline VF widen_bf16(const std::uint16_t* from) { return as_float(load_codes(from) << 16); }
+inline VHalf widen_bytes(const std::uint8_t* from) { return (VHalf)_mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+inline VF widen_half(VHalf half) { return (VF)_mm512_cvtph_ps((__m256i)half); }
 inline VF widen_fp16(const std::uint16_t* from) { return (VF)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
 inline VF multiply_add(VF a, VF b, VF c) { return (VF)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
 inline void stream(float* to, VF value) { _mm512_stream_ps(to, (__m512)value); }
