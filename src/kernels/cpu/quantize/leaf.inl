@@ -3,7 +3,8 @@
 // lowest_bytes, highest_bytes, Table, LowBytes) and includes this file.
 
 constexpr int kChunk = 2048;        // columns handled at a time: inputs, codes and scales stay in the first-level cache
-constexpr int kGroup = 16384;       // columns measured before they are encoded: the hardware foresees long reads; they stay in the second level
+// Columns measured before they are encoded: few where the next ones are fetched meanwhile, many where the hardware has to foresee them.
+constexpr int kFetchedGroup = 4096, kUnfetchedGroup = 16384;
 constexpr int kMaxCells = kChunk;
 
 #include "kernels/cpu/quantize/encode.inl"

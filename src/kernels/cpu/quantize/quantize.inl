@@ -1,6 +1,6 @@
 // The fast quantizer. Meaning: reference/quantize.cc, bit for bit.
 //   statistics of the cells of a group -> their scales -> per row and chunk: quotients, codes, packing
-// A group is a stripe of rows that share scales, by whole cells of about kGroup columns (kChunk if the cells are small), so that the second pass reads
+// A group is a stripe of rows that share scales, by whole cells of some thousand columns, so that the second pass reads
 // from a near cache. Bound: memory; 4 B read (2 B of 16-bit inputs), bits / 8 B written per element.
 // Included by a leaf inside its own namespace.
 
@@ -35,11 +35,11 @@ inline std::int64_t stripe_end(const ScaleGrid& grid, std::int64_t row, std::int
 
 /// The group that starts at (row, col): it ends at a multiple of 8 columns or with the tile. Where the tile starts with a
 /// cell, as it does unless the scales are given, the group holds whole cells.
-inline Group group_at(const ScaleGrid& grid, std::int64_t row, std::int64_t row_end, std::int64_t col, std::int64_t col_limit) {
+inline Group group_at(const ScaleGrid& grid, std::int64_t row, std::int64_t row_end, std::int64_t col, std::int64_t col_limit, std::int64_t group_cols = kChunk) {
   if (grid.whole_tensor) return {row, row_end, col, col_limit, 0, col, col_limit - col, 1};
   const std::int64_t cell_cols = grid.tile_cols, cell = col / cell_cols;
   const std::int64_t unit = 8 / min_of(std::int64_t{8}, std::int64_t{1} << trailing_zeros(cell_cols));
-  const std::int64_t wanted = max_of(unit, (cell_cols >= kRun ? kGroup : kChunk) / cell_cols / unit * unit);
+  const std::int64_t wanted = max_of(unit, (cell_cols >= kRun ? group_cols : kChunk) / cell_cols / unit * unit);
   const std::int64_t end = min_of(col_limit, (cell + wanted) * cell_cols / 8 * 8);
   const std::int64_t grid_row = (row / grid.matrix_rows) * grid.tiles_per_matrix + (row % grid.matrix_rows) / grid.tile_rows;
   return {row, row_end, col, end, grid_row * grid.cols + cell, cell * cell_cols, cell_cols, static_cast<int>((end - 1) / cell_cols - cell + 1)};
@@ -291,13 +291,14 @@ inline void encode_group(const QuantizeProblem& problem, const QuantizePlan& pla
 
 TileStats run_quantize(const QuantizeProblem& problem, const Tile& tile) {
   const QuantizePlan plan = plan_of(problem);
+  const std::int64_t group_cols = plan.element.bits == 8 && plan.element.kind == ElementKind::kInteger ? kUnfetchedGroup : kFetchedGroup;
   TileStats all;
   Scratch scratch;
   with_encoder(plan.element, problem.rounding, plan.scale.asymmetric, [&](const auto& encoder) {
     for (std::int64_t row = tile.row_begin; row < tile.row_end;) {
       const std::int64_t row_end = stripe_end(problem.grid, row, tile.row_end);
       for (std::int64_t col = tile.col_begin; col < tile.col_end;) {
-        const Group group = group_at(problem.grid, row, row_end, col, tile.col_end);
+        const Group group = group_at(problem.grid, row, row_end, col, tile.col_end, group_cols);
         prepare_scales(problem, plan, group, scratch, all);
         encode_group(problem, plan, encoder, group, scratch);
         col = group.col_end;
