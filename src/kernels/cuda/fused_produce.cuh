@@ -64,7 +64,7 @@ __device__ inline void norm_statistics(const FusedArgs& args, const unsigned cha
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
       for (int j = 0; j < kSteps; ++j) v[r][j] = __fadd_rn(v[r][j], -mean[r]);
-      if (kCase != Case::kToken && left < kSegment) {  // the row ends here
+      if (!is_whole(kCase) && left < kSegment) {  // the row ends here
 #pragma unroll
         for (int j = 0; j < kSteps; ++j)
           if (32 * j + chain_id<kType>() >= left) v[r][j] = 0.0f;
@@ -111,7 +111,7 @@ __device__ inline void produce(const FusedArgs& args, const unsigned char* stage
         if constexpr (kOp == FusedOp::kGelu) v[i] = gelu_f32(v[i]);
         if constexpr (kOp == FusedOp::kGeluTanh) v[i] = gelu_tanh_f32(v[i]);
       }
-      if (is_norm(kOp) && kCase != Case::kToken && first + 256 * k + 8 > columns) {
+      if (is_norm(kOp) && !is_whole(kCase) && first + 256 * k + 8 > columns) {
 #pragma unroll
         for (int i = 0; i < 8; ++i)
           if (first + 256 * k + i >= columns) v[i] = 0.0f;

@@ -15,7 +15,7 @@ NARROW_HOST_DEVICE constexpr int rows_of(FusedOp op) { return op == FusedOp::kLa
 /// Registers of a thread: few, since warps hide each other's waiting.
 NARROW_HOST_DEVICE constexpr int registers_of(FusedOp op, Case kind) {
   if (op == FusedOp::kLayerNorm) return 80;
-  return is_norm(op) ? (kind == Case::kToken ? 48 : 56) : 64;
+  return is_norm(op) ? (is_whole(kind) ? 48 : 56) : 64;
 }
 NARROW_HOST_DEVICE constexpr int inputs_of(FusedOp op) { return op == FusedOp::kSiluMul ? 2 : 1; }
 
@@ -138,8 +138,8 @@ struct FusedRow {
     } else {
       std::uint8_t* to = codes + column / 32 * stripe_stride + column % 32;
       const int count = (args.problem.col32 ? (columns() + 31) / 32 * 32 : columns()) - column;
-      if (kCase == Case::kAligned || (args.codes_aligned && count >= 8)) {
-        if (count > 0) *reinterpret_cast<uint2*>(to) = make_uint2(packed.low, packed.high);
+      if (kCase != Case::kAny || (args.codes_aligned && count >= 8)) {
+        if (is_whole(kCase) || count > 0) *reinterpret_cast<uint2*>(to) = make_uint2(packed.low, packed.high);
         return;
       }
 #pragma unroll
@@ -238,12 +238,15 @@ __global__ void __maxnreg__(registers_of(kOp, kCase)) fused_rows(const __grid_co
   produce<kOp, kType, kCase>(args, stage, segment, exchange, y);
 
   const bool by_row = kCase == Case::kToken || (!problem.per_block && problem.given == nullptr);
-  std::uint32_t largest[kRows];
+  std::uint32_t chunks[kRows][kChunks], largest[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     largest[r] = 0;
 #pragma unroll
-    for (int k = 0; k < kChunks; ++k) largest[r] = max(largest[r], chunk_largest(y[r][k]));
+    for (int k = 0; k < kChunks; ++k) {
+      chunks[r][k] = chunk_largest(y[r][k]);
+      largest[r] = max(largest[r], chunks[r][k]);
+    }
   }
   if (by_row) block_largest(largest, args, segment, exchange.maxima);
 #pragma unroll
@@ -254,7 +257,10 @@ __global__ void __maxnreg__(registers_of(kOp, kCase)) fused_rows(const __grid_co
     if (!finite) {
       std::uint32_t again[1] = {0};
 #pragma unroll
-      for (int k = 0; k < kChunks; ++k) again[0] = max(again[0], clean(y[r][k]));
+      for (int k = 0; k < kChunks; ++k) {
+        chunks[r][k] = clean(y[r][k]);
+        again[0] = max(again[0], chunks[r][k]);
+      }
       if (by_row) block_largest(again, args, segment, exchange.finite[r]);
       largest[r] = again[0];
     }
@@ -264,10 +270,7 @@ __global__ void __maxnreg__(registers_of(kOp, kCase)) fused_rows(const __grid_co
     } else if (problem.given != nullptr) {
       scale = row.given_scale();
     } else {
-      std::uint32_t chunks[kChunks];
-#pragma unroll
-      for (int k = 0; k < kChunks; ++k) chunks[k] = finite ? chunk_largest(y[r][k]) : clean(y[r][k]);
-      scale = scale_of<kInt8>(spread_blocks(chunks));
+      scale = scale_of<kInt8>(spread_blocks(chunks[r]));
     }
     row.store_scale(scale);
     encode_row<kInt8>(row, y[r], scale, finite);
@@ -293,9 +296,14 @@ int launch_fused_rows(const FusedQuantizeProblem& problem, Stream stream) {
   const auto is_aligned_vector = [&](const void* data) { return data != nullptr && is_aligned(data, 16) && fused.weight_dtype == kType; };
   const bool aligned = args.x_aligned && args.other_aligned && args.codes_aligned && fused.cols % 8 == 0 &&
                        (!is_norm(kOp) || is_aligned_vector(fused.weight)) && (kOp != FusedOp::kLayerNorm || is_aligned_vector(fused.bias));
-  const bool token = aligned && fused.cols % kSegment == 0 && !problem.col32 && !problem.per_block && problem.given == nullptr;
-  const auto kernel = token ? fused_rows<kOp, kType, kInt8, Case::kToken>
-                            : (aligned ? fused_rows<kOp, kType, kInt8, Case::kAligned> : fused_rows<kOp, kType, kInt8, Case::kAny>);
+  const bool whole_segments = aligned && fused.cols % kSegment == 0;
+  auto kernel = fused_rows<kOp, kType, kInt8, Case::kAny>;
+  if (whole_segments && !problem.col32 && !problem.per_block && problem.given == nullptr)
+    kernel = fused_rows<kOp, kType, kInt8, Case::kToken>;
+  else if (whole_segments)
+    kernel = fused_rows<kOp, kType, kInt8, Case::kWhole>;
+  else if (aligned)
+    kernel = fused_rows<kOp, kType, kInt8, Case::kAligned>;
   const std::size_t memory = static_cast<std::size_t>(segments) * rows_of(kOp) * inputs_of(kOp) * stage_bytes(kType);
   if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(memory));
       error != cudaSuccess)

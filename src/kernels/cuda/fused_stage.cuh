@@ -22,10 +22,12 @@ static_assert(kSegment == kSteps * 32 && kSegment == kChunks * 256);
 
 /// What a kernel may take for granted.
 enum class Case {
-  kToken,    ///< the next, whole segments, codes in ROW, and a scale made for every row
+  kToken,    ///< the next, codes in ROW, and a scale made for every row
+  kWhole,    ///< the next, and whole segments
   kAligned,  ///< rows, weights (of x's type) and codes are aligned, chunks are whole
   kAny,
 };
+NARROW_HOST_DEVICE constexpr bool is_whole(Case kind) { return kind == Case::kToken || kind == Case::kWhole; }
 
 struct FusedArgs {
   FusedQuantizeProblem problem;
@@ -85,7 +87,7 @@ __device__ inline void stage_segment(unsigned char* stage, const char* data, int
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const int at = (32 * i + lane_id()) * 16;
-      copy_or_clear(shared_address(stage) + static_cast<std::uint32_t>(at), data + at, kCase == Case::kToken || at / kSize < columns);
+      copy_or_clear(shared_address(stage) + static_cast<std::uint32_t>(at), data + at, is_whole(kCase) || at / kSize < columns);
     }
   } else {
     using Word = std::conditional_t<kSize == 2, std::uint16_t, std::uint32_t>;
@@ -105,7 +107,7 @@ __device__ inline void stage_sum(unsigned char* stage, const char* data, const c
     for (int i = 0; i < kPieces; ++i) {
       const int at = (32 * i + lane_id()) * 16;
       x[i] = y[i] = make_uint4(0, 0, 0, 0);
-      if (kCase == Case::kToken || at / kSize < columns) x[i] = load_words(data + at), y[i] = *reinterpret_cast<const uint4*>(other + at);
+      if (is_whole(kCase) || at / kSize < columns) x[i] = load_words(data + at), y[i] = *reinterpret_cast<const uint4*>(other + at);
     }
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
@@ -113,7 +115,7 @@ __device__ inline void stage_sum(unsigned char* stage, const char* data, const c
       const uint4 sum = make_uint4(add_words<kType>(x[i].x, y[i].x), add_words<kType>(x[i].y, y[i].y), add_words<kType>(x[i].z, y[i].z),
                                    add_words<kType>(x[i].w, y[i].w));
       *reinterpret_cast<uint4*>(stage + at) = sum;
-      if (kCase == Case::kToken || at / kSize < columns) *reinterpret_cast<uint4*>(residual + at) = sum;
+      if (is_whole(kCase) || at / kSize < columns) *reinterpret_cast<uint4*>(residual + at) = sum;
     }
   } else {
     using Word = std::conditional_t<kSize == 2, std::uint16_t, std::uint32_t>;
@@ -192,11 +194,11 @@ __device__ inline void read_weights(const FusedProblem& fused, const void* data,
   } else if constexpr (kType == DType::kF32) {
     const float4* from = static_cast<const float4*>(data) + column / 4;
     float4 low = make_float4(0.0f, 0.0f, 0.0f, 0.0f), high = low;
-    if (kCase == Case::kToken || column < columns) low = __ldg(from), high = __ldg(from + 1);
+    if (is_whole(kCase) || column < columns) low = __ldg(from), high = __ldg(from + 1);
     w[0] = low.x, w[1] = low.y, w[2] = low.z, w[3] = low.w, w[4] = high.x, w[5] = high.y, w[6] = high.z, w[7] = high.w;
   } else {
     uint4 words = make_uint4(0, 0, 0, 0);
-    if (kCase == Case::kToken || column < columns) words = __ldg(static_cast<const uint4*>(data) + column / 8);
+    if (is_whole(kCase) || column < columns) words = __ldg(static_cast<const uint4*>(data) + column / 8);
     unpack<kType>(words, w);
   }
 }
