@@ -138,13 +138,16 @@ struct FusedRow {
     } else {
       std::uint8_t* to = codes + column / 32 * stripe_stride + column % 32;
       const int count = (args.problem.col32 ? (columns() + 31) / 32 * 32 : columns()) - column;
-      if (kCase != Case::kAny || (args.codes_aligned && count >= 8)) {
-        if (is_whole(kCase) || count > 0) *reinterpret_cast<uint2*>(to) = make_uint2(packed.low, packed.high);
-        return;
-      }
+      const uint2 words = make_uint2(packed.low, packed.high);
+      if constexpr (kCase != Case::kAny) {
+        if (is_whole(kCase) || count > 0) *reinterpret_cast<uint2*>(to) = words;
+      } else if (args.codes_aligned && count >= 8) {
+        *reinterpret_cast<uint2*>(to) = words;
+      } else {
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
-        if (i < count) to[i] = static_cast<std::uint8_t>((i < 4 ? packed.low : packed.high) >> (8 * (i % 4)));
+        for (int i = 0; i < 8; ++i)
+          if (i < count) to[i] = static_cast<std::uint8_t>((i < 4 ? packed.low : packed.high) >> (8 * (i % 4)));
+      }
     }
   }
 };
