@@ -2,9 +2,9 @@
 /// The neighbours of a product, fused with the quantization of what they give: one pass over memory each.
 ///
 /// Each call equals quantize(y, scheme, {.nonfinite = NonFinite::kSaturate}) of the fp32 tensor y that its equation gives, bit
-/// for bit, on every backend and for any number of threads. Every operation of the equations is one IEEE fp32 operation,
-/// inputs are widened exactly, sums over a row have one fixed order (format/row_sum.h), and a NaN is
-/// the positive quiet one.
+/// for bit, on every backend and for any number of threads. Every operation of the equations is one IEEE fp32 operation, but for
+/// two that are one fused multiply-add: a square and its addition to a sum, and LayerNorm's "* weight + bias". Inputs are widened
+/// exactly, sums over a row have one fixed order (format/row_sum.h), and a NaN is the positive quiet one.
 
 #include <cstdint>
 #include <optional>

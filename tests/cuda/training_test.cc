@@ -28,11 +28,11 @@ Expected reference(const Tensor& x, const Tensor& grad_y, const Scheme& scheme, 
     for (std::int64_t cell = 0; cell < cells; ++cell) {
       const std::int64_t begin = cell * width, count = std::min(width, matrix.cols - begin), start = row * matrix.cols + begin;
       const float scale = scales.as<float>()[grid.whole_tensor ? 0 : row * cells + cell];
-      const double sum = row_sum(count, [&](std::int64_t i) {
+      const double sum = row_sum(count, [&](float part, std::int64_t i) {
         const float gradient = load_value(grad_y.data(), x.dtype(), start + i);
         const StepGradient step = step_gradient(scheme.element, load_value(x.data(), x.dtype(), start + i), scale);
         store_value(expected.grad_x.data(), x.dtype(), start + i, step.passes ? gradient : 0.0f, Overflow::kIeee);
-        return gradient * step.step;
+        return part + gradient * step.step;
       });
       if (grid.whole_tensor)
         row_sums.push_back(sum);

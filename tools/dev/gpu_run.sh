@@ -13,21 +13,34 @@ deps=()
 generator=(); command -v ninja > /dev/null && generator=(-G Ninja)
 cmake -B build/gpu "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DNARROW_CUDA=ON -DNARROW_CUDA_ARCHITECTURES=90a-real -DNARROW_BUILD_TOOLS=OFF \
   -DNARROW_WARNINGS_AS_ERRORS=OFF "${deps[@]}" > "$out/configure.log" 2>&1 || { tail -20 "$out/configure.log"; exit 1; }
-cmake --build build/gpu -j "$(nproc)" --target cuda_test bench_cuda_memory_bound > "$out/build.log" 2>&1 || { grep -E 'error|FAILED' -A5 "$out/build.log" | head -60; exit 1; }
+cmake --build build/gpu -j "$(nproc)" --target cuda_test cuda_fused_test bench_cuda_memory_bound bench_cuda_fused > "$out/build.log" 2>&1 ||
+  { grep -E 'error|FAILED' -A5 "$out/build.log" | head -60; exit 1; }
 bin=build/gpu/bin
 
 run_test() {
-  "$bin/cuda_test" --gtest_brief=1 "$@" > "$out/test.log" 2>&1 && status=0 || status=$?
-  grep -E 'FAILED|PASSED|SKIPPED|Failure' -A6 "$out/test.log" | head -60
+  local status=0
+  for name in cuda_test cuda_fused_test; do
+    "$bin/$name" --gtest_brief=1 "$@" > "$out/$name.log" 2>&1 || status=$?
+    grep -E 'FAILED|PASSED|SKIPPED|Failure' -A6 "$out/$name.log" | head -60
+  done
   return $status
 }
-run_bench() { "$bin/bench_cuda_memory_bound" --json "$out/cuda_memory_bound.json" "$@" | tee "$out/bench.log"; }
+run_bench() {
+  for name in cuda_memory_bound cuda_fused; do "$bin/bench_$name" --json "$out/$name.json" "$@" | tee "$out/$name.log"; done
+}
+# Reduced: a few kernels of every kind at small sizes. The tools run side by side.
 run_sanitize() {
-  local status=0
+  local small='CudaSmall.*:*GivenOuterScale*:*RequantizeAndFake*:*RangeAndHistogram*:*GraphReplay*:*EightStreams*'
+  local fused='*NormsWithout*:*EveryPair*:CudaTraining.*:*GraphReplay*' status=0 jobs=()
   for tool in memcheck racecheck initcheck synccheck; do
-    timeout 200 compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/cuda_test" --gtest_brief=1 \
-      --gtest_filter="${1:-CudaSmall.*:*GivenOuterScale*:*RequantizeAndFake*:*RangeAndHistogram*:*EveryPair*:*GraphReplay*:*EightStreams*}" > "$out/$tool.log" 2>&1 || status=$?
-    echo "$tool: $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$out/$tool.log" | tail -1)"
+    timeout 300 compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/cuda_test" --gtest_brief=1 --gtest_filter="${1:-$small}" \
+      > "$out/$tool.cuda_test.log" 2>&1 & jobs+=($!)
+    timeout 300 compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/cuda_fused_test" --gtest_brief=1 --gtest_filter="${1:-$fused}" \
+      > "$out/$tool.cuda_fused_test.log" 2>&1 & jobs+=($!)
+  done
+  for job in "${jobs[@]}"; do wait "$job" || status=$?; done
+  for log in "$out"/*check.*.log; do
+    echo "$(basename "$log" .log): $(grep -E 'PASSED|FAILED' "$log" | tail -1) $(grep -E 'SUMMARY' "$log" | tail -1)"
   done
   return $status
 }

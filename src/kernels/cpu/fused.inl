@@ -71,9 +71,9 @@ inline void for_vectors(std::int64_t count, const Body& body) {
   if (i < count) body(i, static_cast<int>(count - i));
 }
 
-/// The sum of format/row_sum.h over term(index, n), which gives zero in the lanes from n on.
-template <typename Term>
-inline double row_sum_of(std::int64_t count, const Term& term) {
+/// The sum of format/row_sum.h; join(sums, index, n) adds n summands to partial sums and leaves the others.
+template <typename Join>
+inline double row_sum_of(std::int64_t count, const Join& join) {
   constexpr int kParts = 32 / kLanes;
   double total = 0.0;
   for (std::int64_t begin = 0; begin < count; begin += 1024) {
@@ -81,9 +81,9 @@ inline double row_sum_of(std::int64_t count, const Term& term) {
     VF sums[kParts] = {};
     std::int64_t i = begin;
     for (; i + 32 <= end; i += 32)
-      for (int part = 0; part < kParts; ++part) sums[part] += term(i + part * kLanes, kLanes);
+      for (int part = 0; part < kParts; ++part) sums[part] = join(sums[part], i + part * kLanes, kLanes);
     for (int part = 0; part < kParts && i + part * kLanes < end; ++part)
-      sums[part] += term(i + part * kLanes, static_cast<int>(min_of<std::int64_t>(kLanes, end - i - part * kLanes)));
+      sums[part] = join(sums[part], i + part * kLanes, static_cast<int>(min_of<std::int64_t>(kLanes, end - i - part * kLanes)));
     for (int half = kParts / 2; half > 0; half /= 2)
       for (int part = 0; part < half; ++part) sums[part] += sums[part + half];
     float lanes[kLanes];
@@ -156,10 +156,10 @@ inline void rms_norm_row(const FusedProblem& problem, std::int64_t row, float* y
     if (!adds) return x.at(first + i, n);
     return store_rounded<kType>(problem.residual, second + i, x.at(first + i, n) + other.at(second + i, n), n);
   };
-  const double sum = row_sum_of(cols, [&](std::int64_t i, int n) {
+  const double sum = row_sum_of(cols, [&](VF sums, std::int64_t i, int n) {
     const VF value = value_at(i, n);
     store_part(y + i, value, n);
-    return value * value;
+    return multiply_add(value, value, sums);
   });
   const float factor = inverse_root(sum, cols, problem.epsilon);
   const auto scale_by = [&](const auto& weight) {
@@ -173,22 +173,22 @@ template <int kType>
 inline void layer_norm_row(const FusedProblem& problem, std::int64_t row, float* y) {
   const std::int64_t cols = problem.cols, first = row * problem.x_stride;
   const Values<kType> x{problem.x};
-  const double sum = row_sum_of(cols, [&](std::int64_t i, int n) {
+  const double sum = row_sum_of(cols, [&](VF sums, std::int64_t i, int n) {
     const VF value = x.at(first + i, n);
     store_part(y + i, value, n);
-    return value;
+    return sums + value;
   });
   const float mean = static_cast<float>(sum / static_cast<double>(cols));
   const VI lanes = lane_numbers();
-  const double squares = row_sum_of(cols, [&](std::int64_t i, int n) {
+  const double squares = row_sum_of(cols, [&](VF sums, std::int64_t i, int n) {
     const VF difference = load_part<VF>(y + i, n) - mean;
-    const VF square = difference * difference;
-    return n == kLanes ? square : (lanes < n ? square : splat(0.0f));
+    const VF joined = multiply_add(difference, difference, sums);
+    return n == kLanes ? joined : (lanes < n ? joined : sums);
   });
   const float factor = inverse_root(squares, cols, problem.epsilon);
   const auto finish = [&](const auto& weight, const auto& bias) {
     for_vectors(cols, [&](std::int64_t i, int n) {
-      finish_part(y + i, ((load_part<VF>(y + i, n) - mean) * factor) * weight.at(i, n) + bias.at(i, n), n);
+      finish_part(y + i, multiply_add((load_part<VF>(y + i, n) - mean) * factor, weight.at(i, n), bias.at(i, n)), n);
     });
   };
   with_type(problem.weight_dtype, problem.weight, [&](const auto& weight) {

@@ -40,4 +40,14 @@ __device__ inline void copy_bulk(void* to, const void* from, std::uint32_t bytes
                : "memory");
 }
 
+/// The same of bytes that will not be read again: the second-level cache lets them go first.
+__device__ inline void copy_bulk_once(void* to, const void* from, std::uint32_t bytes, Barrier& barrier) {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+                   static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from), "r"(bytes), "r"(barrier.address()), "l"(policy)
+               : "memory");
+}
+
 }  // namespace narrow::cuda

@@ -1,5 +1,5 @@
 #pragma once
-/// Quotients of an fp32 row by its scale, two at a time, to int8 or e4m3.
+/// Quotients of an fp32 row by its scale, for int8 and e4m3 codes; roundings and maxima of the fused rows.
 ///
 /// Two operations for a quotient: q = fma(y, high, y * low) with 1/s = high + low is y / s to 2^-43 before its one rounding, so
 /// it differs from the rounded quotient only where y / s lies within 2^-43 of the middle m of two floats, and the code differs
@@ -25,23 +25,6 @@ __device__ inline float2 quick_reciprocal(float s) {
 }
 
 __device__ inline float quick_quotient(float y, float high, float low) { return __fmaf_rn(y, high, __fmul_rn(y, low)); }
-
-/// Two codes in the low 16 bits, a in the lowest byte; quotients within the range of int8, any for e4m3.
-template <bool kInt8>
-__device__ inline std::uint32_t encode_two(float a, float b) {
-  if constexpr (kInt8) {
-    return __byte_perm(__float_as_uint(__fadd_rn(a, 12582912.0f)), __float_as_uint(__fadd_rn(b, 12582912.0f)), 0x7740);
-  } else {
-#if __CUDA_ARCH__ >= 890
-    unsigned short codes;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(b), "f"(a));
-    return codes;
-#else
-    constexpr Format kFormat = kFp8E4m3;
-    return encode(kFormat, a) | (encode(kFormat, b) << 8);
-#endif
-  }
-}
 
 __device__ inline float clamp_to_int8(float q) { return fminf(fmaxf(q, -127.0f), 127.0f); }
 

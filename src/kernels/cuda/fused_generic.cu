@@ -37,8 +37,8 @@ struct Row {
       case FusedOp::kIdentity:
         break;
       case FusedOp::kLayerNorm:
-        y = __fmul_rn(__fmul_rn(__fadd_rn(x, -mean), factor), weight());
-        y = __fadd_rn(y, fused.bias == nullptr ? 0.0f : load_value(fused.bias, fused.weight_dtype, col));
+        y = __fmaf_rn(__fmul_rn(__fadd_rn(x, -mean), factor), weight(),
+                      fused.bias == nullptr ? 0.0f : load_value(fused.bias, fused.weight_dtype, col));
         break;
       case FusedOp::kRmsNorm:
       case FusedOp::kAddRmsNorm:
@@ -59,14 +59,14 @@ struct Row {
 };
 
 /// row_sum over the thread block; every thread gets it. sums: one float per warp.
-template <typename Term>
-__device__ double block_sum(std::int64_t cols, float* sums, const Term& term) {
+template <typename Join>
+__device__ double block_sum(std::int64_t cols, float* sums, const Join& join) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   double total = 0.0;
   for (std::int64_t begin = 0; begin < cols; begin += std::int64_t{kSumSegment} * kWarps) {
     const std::int64_t first = begin + warp * kSumSegment, end = first + kSumSegment < cols ? first + kSumSegment : cols;
     float sum = 0.0f;
-    for (std::int64_t i = first + lane; i < end; i += 32) sum = __fadd_rn(sum, term(i));
+    for (std::int64_t i = first + lane; i < end; i += 32) sum = join(sum, i);
     for (int half = 16; half > 0; half /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, half));
     __syncthreads();
     if (lane == 0) sums[warp] = sum;
@@ -134,16 +134,17 @@ __global__ void __launch_bounds__(kThreads) fused_generic(const __grid_constant_
       __syncthreads();
     }
     if (fused.op == FusedOp::kLayerNorm) {
-      row.mean = mean_from_sum(block_sum(cols, sums, [&](std::int64_t i) { return row.input(i); }), cols);
+      row.mean = mean_from_sum(block_sum(cols, sums, [&](float sum, std::int64_t i) { return __fadd_rn(sum, row.input(i)); }), cols);
       const float variance = mean_from_sum(block_sum(cols, sums,
-                                                     [&](std::int64_t i) {
+                                                     [&](float sum, std::int64_t i) {
                                                        const float d = __fadd_rn(row.input(i), -row.mean);
-                                                       return __fmul_rn(d, d);
+                                                       return __fmaf_rn(d, d, sum);
                                                      }),
                                            cols);
       row.factor = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(variance, fused.epsilon)));
     } else if (fused.op == FusedOp::kRmsNorm || fused.op == FusedOp::kAddRmsNorm) {
-      const float mean = mean_from_sum(block_sum(cols, sums, [&](std::int64_t i) { return __fmul_rn(row.input(i), row.input(i)); }), cols);
+      const float mean =
+          mean_from_sum(block_sum(cols, sums, [&](float sum, std::int64_t i) { return __fmaf_rn(row.input(i), row.input(i), sum); }), cols);
       row.factor = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, fused.epsilon)));
     }
     const std::int64_t width = problem.per_block ? 128 : cols;

@@ -1,124 +1,120 @@
 #pragma once
-/// From a row's inputs to the fp32 values that are quantized: norms and activations in registers (fused_rows.cuh).
+/// From the staged inputs of kRows rows to the fp32 values that are quantized, 32 in a lane for each row (fused_rows.cuh).
 
-#include "kernels/cuda/fused_group.cuh"
+#include "kernels/cuda/fused_stage.cuh"
 
 namespace narrow::cuda {
 
-/// Sums of two values of the residual's type, rounded to it, saturating.
-template <DType kType>
-__device__ inline void add_residual(float& a, float& b, float other_a, float other_b) {
-  a = __fadd_rn(a, other_a), b = __fadd_rn(b, other_b);
-  if constexpr (is_16_bit(kType)) {
-    const std::uint32_t word = round_two<kType>(a, b);
-    if constexpr (kType == DType::kBf16) {
-      a = __uint_as_float(word << 16), b = __uint_as_float(word & 0xFFFF0000u);
-    } else {
-      const float2 v = __half22float2(*reinterpret_cast<const __half2*>(&word));
-      a = v.x, b = v.y;
+/// What the warps of a thread block tell one another.
+template <int kRows>
+struct alignas(16) Exchange {
+  double sums[2][kRows][kMostSegments];  // two rounds; zeros behind the last segment
+  std::uint32_t maxima[kRows][kMostSegments], finite[kRows][1][kMostSegments];
+};
+
+/// The mean of row lane % kRows from the segments' sums, in the order of row_sum.
+template <int kRows>
+__device__ inline float row_mean(const FusedArgs& args, const double (&sums)[kRows][kMostSegments]) {
+  const double* mine = sums[lane_id() % kRows];
+  double total = 0.0;
+#pragma unroll 1
+  for (int i = 0; i < args.segments; i += 4) {
+    const double2 two = *reinterpret_cast<const double2*>(mine + i), more = *reinterpret_cast<const double2*>(mine + i + 2);
+    total = __dadd_rn(__dadd_rn(__dadd_rn(__dadd_rn(total, two.x), two.y), more.x), more.y);
+  }
+  // mean_from_sum without its division: the quotient is within 2^-51 of the product, so where the product's neighbours round to one
+  // fp32, the quotient does too.
+  const double product = __dmul_rn(total, args.inverse_columns);
+  if (args.exact_inverse) return __double2float_rn(product);
+  const float low = __double2float_rn(__dmul_rn(product, 1.0 - 0x1p-50)), high = __double2float_rn(__dmul_rn(product, 1.0 + 0x1p-50));
+  return low == high ? low : mean_from_sum(total, args.problem.fused.cols);
+}
+
+/// Lane r's value for row r, to all lanes.
+template <int kRows>
+__device__ inline void spread_rows(float mine, float (&all)[kRows]) {
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) all[r] = kRows == 1 ? mine : __shfl_sync(0xFFFFFFFFu, mine, r);
+}
+
+/// The rows' factors 1 / sqrt(mean + epsilon) and, of LayerNorm, their means.
+template <FusedOp kOp, DType kType, Case kCase, int kRows>
+__device__ inline void norm_statistics(const FusedArgs& args, const unsigned char* stage, int segment, Exchange<kRows>& exchange,
+                                       float (&mean)[kRows], float (&factor)[kRows]) {
+  const int left = static_cast<int>(args.problem.fused.cols) - segment * kSegment;
+  if (threadIdx.x < kMostSegments && lane_id() >= args.segments) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) exchange.sums[0][r][lane_id()] = exchange.sums[1][r][lane_id()] = 0.0;
+  }
+  float v[kRows][kSteps];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) read_chain<kType>(stage + r * stage_bytes(kType), v[r]);
+  if constexpr (kOp == FusedOp::kLayerNorm) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int j = 0; j < kSteps; ++j) sum = __fadd_rn(sum, v[r][j]);
+      sum = fold_chains<kType>(sum);
+      if (lane_id() == 0) exchange.sums[1][r][segment] = static_cast<double>(sum);
     }
-  }
-}
-
-template <DType kType>
-__device__ inline std::uint32_t packed_pair(float a, float b) {
-  if constexpr (kType == DType::kBf16) {
-    return __byte_perm(__float_as_uint(a), __float_as_uint(b), 0x7632);  // exact: both are bf16 values
-  } else {
-    const __half2 pair = __floats2half2_rn(a, b);
-    return *reinterpret_cast<const std::uint32_t*>(&pair);
-  }
-}
-
-/// The new residual, from the registers that hold it.
-template <FusedOp kOp, DType kType>
-__device__ inline void store_residual(const Group<kOp, kType>& group, std::int64_t row, const float (&v)[kSteps][2]) {
-  const FusedProblem& fused = group.args.problem.fused;
-  char* to = static_cast<char*>(fused.residual) + row * fused.other_stride * size_of(kType);
-  const bool whole = group.args.other_aligned && (group.segment + 1) * kSegment <= group.columns();
+    __syncthreads();
+    spread_rows(row_mean(args, exchange.sums[1]), mean);
 #pragma unroll
-  for (int j = 0; j < kSteps; ++j) {
-    const int column = group.column(j);
-    if (whole) {
-      if constexpr (kType == DType::kF32)
-        *reinterpret_cast<float2*>(to + column * 4) = make_float2(v[j][0], v[j][1]);
-      else
-        *reinterpret_cast<std::uint32_t*>(to + column * 2) = packed_pair<kType>(v[j][0], v[j][1]);
-    } else {
-      if (column < group.columns()) store_value(to, kType, column, v[j][0], Overflow::kIeee);
-      if (column + 1 < group.columns()) store_value(to, kType, column + 1, v[j][1], Overflow::kIeee);
-    }
-  }
-}
-
-/// One norm's factor 1 / sqrt(mean + epsilon).
-__device__ inline float norm_factor(float mean, float epsilon) { return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, epsilon))); }
-
-/// v: the row's inputs become y. `next` is called once the warp's part of the row is out of shared memory. What warps exchange goes
-/// to places that alternate with `parity`, so that a warp can be one barrier ahead of another.
-template <FusedOp kOp, DType kType, typename Next>
-__device__ inline void produce(const Group<kOp, kType>& group, std::int64_t row, const float* weight, const float* bias,
-                               float (&v)[kSteps][2], int parity, const Next& next) {
-  const FusedProblem& fused = group.args.problem.fused;
-  const unsigned char* in = group.stage(0);
+    for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-  for (int j = 0; j < kSteps; ++j) group.read_pair(in, j, v[j][0], v[j][1]);
-  if constexpr (has_other(kOp)) {
-    const unsigned char* other = group.stage(1);
+      for (int j = 0; j < kSteps; ++j) v[r][j] = __fadd_rn(v[r][j], -mean[r]);
+      if (!is_whole(kCase) && left < kSegment) {  // the row ends here
 #pragma unroll
-    for (int j = 0; j < kSteps; ++j) {
-      float a, b;
-      group.read_pair(other, j, a, b);
-      if constexpr (kOp == FusedOp::kSiluMul) {
-        v[j][0] = __fmul_rn(silu_f32(v[j][0]), a);
-        v[j][1] = __fmul_rn(silu_f32(v[j][1]), b);
-      } else {
-        add_residual<kType>(v[j][0], v[j][1], a, b);
+        for (int j = 0; j < kSteps; ++j)
+          if (32 * j + chain_id<kType>() >= left) v[r][j] = 0.0f;
       }
     }
   }
-  next();
-  if constexpr (!is_norm(kOp)) {
 #pragma unroll
-    for (int j = 0; j < kSteps; ++j)
+  for (int r = 0; r < kRows; ++r) {
+    float sum = 0.0f;
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        if constexpr (kOp == FusedOp::kGelu) v[j][k] = gelu_f32(v[j][k]);
-        if constexpr (kOp == FusedOp::kGeluTanh) v[j][k] = gelu_tanh_f32(v[j][k]);
+    for (int j = 0; j < kSteps; ++j) sum = __fmaf_rn(v[r][j], v[r][j], sum);
+    sum = fold_chains<kType>(sum);
+    if (lane_id() == 0) exchange.sums[0][r][segment] = static_cast<double>(sum);
+  }
+  __syncthreads();
+  const float variance = row_mean(args, exchange.sums[0]);
+  spread_rows(__fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(variance, args.problem.fused.epsilon))), factor);
+}
+
+/// y: zeros behind the last column.
+template <FusedOp kOp, DType kType, Case kCase, int kRows>
+__device__ inline void produce(const FusedArgs& args, const unsigned char* stage, int segment, Exchange<kRows>& exchange,
+                               float (&y)[kRows][kChunks][8]) {
+  const FusedProblem& fused = args.problem.fused;
+  const int columns = static_cast<int>(fused.cols), first = segment * kSegment + 8 * lane_id();
+  float mean[kRows] = {}, factor[kRows] = {};
+  if constexpr (is_norm(kOp)) norm_statistics<kOp, kType, kCase>(args, stage, segment, exchange, mean, factor);
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k) {
+    float weight[8], bias[8];
+    if constexpr (is_norm(kOp)) read_weights<kType, kCase>(fused, fused.weight, first + 256 * k, 1.0f, weight);
+    if constexpr (kOp == FusedOp::kLayerNorm) read_weights<kType, kCase>(fused, fused.bias, first + 256 * k, 0.0f, bias);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      float(&v)[8] = y[r][k];
+      read_chunk<kType>(stage + r * stage_bytes(kType), k, v);
+      float up[8];
+      if constexpr (kOp == FusedOp::kSiluMul) read_chunk<kType>(stage + (kRows + r) * stage_bytes(kType), k, up);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        if constexpr (kOp == FusedOp::kLayerNorm) v[i] = __fmaf_rn(__fmul_rn(__fadd_rn(v[i], -mean[r]), factor[r]), weight[i], bias[i]);
+        if constexpr (kOp == FusedOp::kRmsNorm || kOp == FusedOp::kAddRmsNorm) v[i] = __fmul_rn(__fmul_rn(v[i], factor[r]), weight[i]);
+        if constexpr (kOp == FusedOp::kSiluMul) v[i] = __fmul_rn(silu_f32(v[i]), up[i]);
+        if constexpr (kOp == FusedOp::kGelu) v[i] = gelu_f32(v[i]);
+        if constexpr (kOp == FusedOp::kGeluTanh) v[i] = gelu_tanh_f32(v[i]);
       }
-    return;
-  } else {
-    float a = 0.0f, b = 0.0f;
-    if constexpr (kOp == FusedOp::kLayerNorm) {
+      if (is_norm(kOp) && !is_whole(kCase) && first + 256 * k + 8 > columns) {
 #pragma unroll
-      for (int j = 0; j < kSteps; ++j) a = __fadd_rn(a, v[j][0]), b = __fadd_rn(b, v[j][1]);
-      const float mean = group.row_mean(a, b, group.sums);
-      a = 0.0f, b = 0.0f;
-#pragma unroll
-      for (int j = 0; j < kSteps; ++j) v[j][0] = __fadd_rn(v[j][0], -mean), v[j][1] = __fadd_rn(v[j][1], -mean);
-      if ((group.segment | 1) * kSegment + kSegment > group.columns()) {  // the warp's columns end here
-#pragma unroll
-        for (int j = 0; j < kSteps; ++j) {
-          if (group.column(j) >= group.columns()) v[j][0] = 0.0f;
-          if (group.column(j) + 1 >= group.columns()) v[j][1] = 0.0f;
-        }
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kSteps; ++j) a = __fadd_rn(a, __fmul_rn(v[j][0], v[j][0])), b = __fadd_rn(b, __fmul_rn(v[j][1], v[j][1]));
-    const float mean = group.row_mean(a, b, group.sums + (kOp == FusedOp::kLayerNorm || parity != 0 ? kMostSegments : 0));
-    if constexpr (kOp == FusedOp::kAddRmsNorm) store_residual(group, row, v);
-    const float factor = norm_factor(mean, fused.epsilon);
-    const int first = group.segment * kSegment + 4 * group.pair;
-#pragma unroll
-    for (int j = 0; j < kSteps; j += 2) {
-      const float4 w = *reinterpret_cast<const float4*>(weight + first + 32 * j);
-      v[j][0] = __fmul_rn(__fmul_rn(v[j][0], factor), w.x), v[j][1] = __fmul_rn(__fmul_rn(v[j][1], factor), w.y);
-      v[j + 1][0] = __fmul_rn(__fmul_rn(v[j + 1][0], factor), w.z), v[j + 1][1] = __fmul_rn(__fmul_rn(v[j + 1][1], factor), w.w);
-      if constexpr (kOp == FusedOp::kLayerNorm) {
-        const float4 add = *reinterpret_cast<const float4*>(bias + first + 32 * j);
-        v[j][0] = __fadd_rn(v[j][0], add.x), v[j][1] = __fadd_rn(v[j][1], add.y);
-        v[j + 1][0] = __fadd_rn(v[j + 1][0], add.z), v[j + 1][1] = __fadd_rn(v[j + 1][1], add.w);
+        for (int i = 0; i < 8; ++i)
+          if (first + 256 * k + i >= columns) v[i] = 0.0f;
       }
     }
   }

@@ -7,14 +7,14 @@
 namespace narrow::cuda {
 namespace {
 
+constexpr std::int64_t kRegisters = 65536;  // of a thread block, on every device from compute capability 8.0 on
+
 bool accepts(const FusedQuantizeProblem& problem) {
-  const std::int64_t segments = (problem.fused.cols + 2 * kSegment - 1) / (2 * kSegment) * 2;
-  if (segments * kSegmentThreads > kFusedThreads) return false;
-  int device = 0, most = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
-    return false;
-  return fused_rows_memory(problem.fused.op, problem.fused.dtype, static_cast<int>(segments), 1) <= static_cast<std::size_t>(most);
+  const FusedOp op = problem.fused.op;
+  const std::int64_t segments = (problem.fused.cols + kSegment - 1) / kSegment;
+  if (segments > kMostSegments || segments * 32 * registers_of(op, Case::kAny) > kRegisters) return false;
+  const std::int64_t stages = segments * rows_of(op) * inputs_of(op) * stage_bytes(problem.fused.dtype);
+  return stages + static_cast<std::int64_t>(sizeof(Exchange<2>)) <= device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
 }
 
 int launch(const FusedQuantizeProblem& problem, Stream stream) {

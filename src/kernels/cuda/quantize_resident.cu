@@ -1,9 +1,9 @@
 /// Quantizes with one dynamic scale for the whole tensor in one cooperative kernel: amax, a barrier of the grid, codes.
-/// Mapping:  one thread block per multiprocessor; a warp copies tiles of 16 KB into a ring in shared memory, the others read them. Pass 1
-///           ends with the ring full of the last tiles; pass 2 starts on those and goes backwards, so that what the second-level cache
-///           still has comes next.
+/// Mapping:  one thread block per multiprocessor; a warp copies tiles of 16 KB into shared memory, the others read them. The first tiles
+///           stay there; the rest go through a ring, which pass 1 leaves full of the last ones. Pass 2 starts on those and goes
+///           backwards, so that what the second-level cache still has comes next; the tiles that stayed come last.
 /// Requires: compute capability 9.0; contiguous whole 16-byte chunks; nearest even, saturating; fp8 or int8.
-/// Bound:    memory; x read once, then again less what the rings (30 MB on an H200) and the cache keep; 1 B written per element.
+/// Bound:    memory; x read once, then again less what shared memory (30 MB on an H200) and the cache keep; 1 B written per element.
 /// Meaning:  kernels/reference/quantize.cc, bit for bit.
 
 #include <algorithm>
@@ -18,15 +18,15 @@
 namespace narrow::cuda {
 namespace {
 
-constexpr int kConsumers = 512;
+constexpr int kConsumers = 256;
 constexpr int kThreads = kConsumers + 32;
 constexpr int kTileBytes = 16384;
-constexpr int kStages = 14;
+constexpr int kHeld = 8, kRing = 6, kSlots = kHeld + kRing;
 constexpr int kChunksPerThread = kTileBytes / 16 / kConsumers;
 
 struct Shared {
-  alignas(128) std::uint8_t tiles[kStages][kTileBytes];
-  Barrier full[kStages], empty[kStages];
+  alignas(128) std::uint8_t tiles[kSlots][kTileBytes];
+  Barrier full[kSlots], empty[kRing];
 };
 
 struct Args {
@@ -49,31 +49,40 @@ struct Tiles {
   }
   __device__ static std::int64_t begin(int i) { return (std::int64_t{i} * gridDim.x + blockIdx.x) * kTileBytes; }
   __device__ int size(int i) const { return i == count - 1 ? last_size : kTileBytes; }
+
+  // A place of the ring that is filled u times in pass 1 has tile i, in pass 2, as its filling number 2 (u - 1) - filling(i), counted
+  // from 0; of that a barrier takes the parity alone, and it is filling(i)'s as in pass 1.
+  __device__ static bool is_held(int i) { return i < kHeld; }
+  __device__ static int place(int i) { return (i - kHeld) % kRing; }
+  __device__ static int slot(int i) { return is_held(i) ? i : kHeld + place(i); }
+  __device__ static unsigned filling(int i) { return is_held(i) ? 0u : static_cast<unsigned>((i - kHeld) / kRing); }
 };
 
-// Tile i lies in stage i % kStages in both passes. A stage that is filled u times in pass 1 has tile i, in pass 2, as its filling number
-// 2 (u - 1) - i / kStages, counted from 0; of that a barrier takes the parity alone, and it is i / kStages's as in pass 1.
-
+/// Tiles that stay in shared memory need no room in the cache.
 __device__ inline void copy_tile(const Args& args, const Tiles& tiles, Shared& shared, int i) {
-  Barrier& full = shared.full[i % kStages];
-  full.arrive_expecting(static_cast<std::uint32_t>(tiles.size(i)));
-  copy_bulk(shared.tiles[i % kStages], args.x + tiles.begin(i), static_cast<std::uint32_t>(tiles.size(i)), full);
+  Barrier& full = shared.full[tiles.slot(i)];
+  const std::uint32_t bytes = static_cast<std::uint32_t>(tiles.size(i));
+  full.arrive_expecting(bytes);
+  if (tiles.is_held(i))
+    copy_bulk_once(shared.tiles[tiles.slot(i)], args.x + tiles.begin(i), bytes, full);
+  else
+    copy_bulk(shared.tiles[tiles.slot(i)], args.x + tiles.begin(i), bytes, full);
 }
 
 /// Pass 1, by one thread.
 __device__ inline void produce_amax(const Args& args, const Tiles& tiles, Shared& shared) {
 #pragma unroll 1
   for (int i = 0; i < tiles.count; ++i) {
-    if (i >= kStages) shared.empty[i % kStages].wait(static_cast<unsigned>(i / kStages - 1));
+    if (i >= kSlots) shared.empty[tiles.place(i)].wait(tiles.filling(i) - 1);
     copy_tile(args, tiles, shared, i);
   }
 }
 
-/// Pass 2: the tiles that are no longer in the ring, backwards.
+/// Pass 2: the tiles that are no longer in shared memory, backwards.
 __device__ inline void produce_codes(const Args& args, const Tiles& tiles, Shared& shared) {
 #pragma unroll 1
-  for (int i = tiles.count - kStages - 1; i >= 0; --i) {
-    shared.empty[i % kStages].wait(static_cast<unsigned>(i / kStages + 1));
+  for (int i = tiles.count - kRing - 1; i >= kHeld; --i) {
+    shared.empty[tiles.place(i)].wait(tiles.filling(i) + 1);
     copy_tile(args, tiles, shared, i);
   }
 }
@@ -106,22 +115,16 @@ __device__ __noinline__ float finite_amax(const Args& args, const Tiles& tiles) 
 template <DType kType, int kPer>
 __device__ inline std::uint32_t consume_amax(const Args& args, const Tiles& tiles, Shared& shared) {
   std::uint32_t magnitude = 0;
-  int stage = 0;
-  unsigned use = 0;
 #pragma unroll 1
   for (int i = 0; i < tiles.count; ++i) {
-    shared.full[stage].wait(use);
+    shared.full[tiles.slot(i)].wait(tiles.filling(i));
     Chunk<kType, kPer> chunks[kChunksPerThread];
-    read_tile(shared.tiles[stage], tiles.size(i), chunks);
+    read_tile(shared.tiles[tiles.slot(i)], tiles.size(i), chunks);
 #pragma unroll
     for (int u = 0; u < kChunksPerThread; ++u) magnitude = max_magnitude<kType>(magnitude, chunk_magnitude(chunks[u]));
-    if (i + kStages < tiles.count) {
+    if (!tiles.is_held(i) && i + kRing < tiles.count) {
       __syncwarp();
-      if (threadIdx.x % 32 == 0) shared.empty[stage].arrive();
-    }
-    if (++stage == kStages) {
-      stage = 0;
-      ++use;
+      if (threadIdx.x % 32 == 0) shared.empty[tiles.place(i)].arrive();
     }
   }
   const float amax = magnitude_value<kType>(magnitude);
@@ -164,21 +167,15 @@ template <Element kElement, DType kType, int kPer, bool kPlain>
 __device__ inline void consume_codes(const Args& args, const Tiles& tiles, Shared& shared, float scale) {
   constexpr int kSize = is_16_bit(kType) ? 2 : 4;
   const Divisor divisor = make_divisor(scale);
-  int stage = (tiles.count - 1) % kStages;
-  unsigned use = static_cast<unsigned>((tiles.count - 1) / kStages);
 #pragma unroll 1
   for (int i = tiles.count - 1; i >= 0; --i) {
-    shared.full[stage].wait(use);
+    shared.full[tiles.slot(i)].wait(tiles.filling(i));
     const int size = tiles.size(i);
     Chunk<kType, kPer> chunks[kChunksPerThread];
-    read_tile(shared.tiles[stage], size, chunks);
-    if (i >= kStages) {
+    read_tile(shared.tiles[tiles.slot(i)], size, chunks);
+    if (i >= kSlots) {
       __syncwarp();
-      if (threadIdx.x % 32 == 0) shared.empty[stage].arrive();
-    }
-    if (--stage < 0) {
-      stage = kStages - 1;
-      --use;
+      if (threadIdx.x % 32 == 0) shared.empty[tiles.place(i)].arrive();
     }
     std::uint8_t* codes = args.codes + tiles.begin(i) / kSize;
 #pragma unroll
@@ -186,8 +183,8 @@ __device__ inline void consume_codes(const Args& args, const Tiles& tiles, Share
       const int chunk = static_cast<int>(threadIdx.x + u * kConsumers);
       const Codes packed = kPlain ? encode_chunk<kElement, kType, kPer, false>(chunks[u], divisor) : encode_chunk_slowly<kElement>(chunks[u], scale);
       if (chunk * 16 >= size) continue;
-      if constexpr (kPer == 8) __stcs(reinterpret_cast<uint2*>(codes) + chunk, make_uint2(packed.low, packed.high));
-      else __stcs(reinterpret_cast<std::uint32_t*>(codes) + chunk, packed.low);
+      if constexpr (kPer == 8) reinterpret_cast<uint2*>(codes)[chunk] = make_uint2(packed.low, packed.high);
+      else reinterpret_cast<std::uint32_t*>(codes)[chunk] = packed.low;
     }
   }
 }
@@ -201,12 +198,11 @@ __global__ void __launch_bounds__(kThreads, 1) quantize_resident(const Args args
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   const Tiles tiles(args.bytes);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      shared.full[i].init(1);
-      shared.empty[i].init(kConsumers / 32);
-    }
+    for (int i = 0; i < kSlots; ++i) shared.full[i].init(1);
+    for (int i = 0; i < kRing; ++i) shared.empty[i].init(kConsumers / 32);
     fence_barriers();
   }
+  wait_for_previous_kernel();
   __syncthreads();
   const bool consumer = threadIdx.x < kConsumers;
   std::uint32_t mine = 0;
@@ -235,16 +231,18 @@ int launch(const QuantizeProblem& problem, Stream stream) {
             static_cast<float*>(problem.scales), static_cast<float*>(problem.workspace), problem.flags};
   if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)); error != cudaSuccess) return error;
   const std::int64_t tiles = (args.bytes + kTileBytes - 1) / kTileBytes;
-  cudaLaunchAttribute cooperative{};
-  cooperative.id = cudaLaunchAttributeCooperative;
-  cooperative.val.cooperative = 1;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeCooperative;
+  attributes[0].val.cooperative = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(std::min({tiles, std::int64_t{multiprocessors()}, std::int64_t{kMostPartials}})));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = sizeof(Shared);
   config.stream = stream;
-  config.attrs = &cooperative;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   return cudaLaunchKernelEx(&config, kernel, args);
 }
 

@@ -20,18 +20,20 @@ float weight_at(const FusedProblem& problem, std::int64_t col) {
 
 /// y holds x; becomes its norm.
 void rms_norm(const FusedProblem& problem, float* y) {
-  const float mean = mean_from_sum(row_sum(problem.cols, [&](std::int64_t i) { return y[i] * y[i]; }), problem.cols);
+  const auto join_square = [&](float sum, std::int64_t i) { return multiply_add(y[i], y[i], sum); };
+  const float mean = mean_from_sum(row_sum(problem.cols, join_square), problem.cols);
   const float factor = 1.0f / std::sqrt(mean + problem.epsilon);
   for (std::int64_t i = 0; i < problem.cols; ++i) y[i] = (y[i] * factor) * weight_at(problem, i);
 }
 
 void layer_norm(const FusedProblem& problem, float* y) {
-  const float mean = mean_from_sum(row_sum(problem.cols, [&](std::int64_t i) { return y[i]; }), problem.cols);
-  const float variance = mean_from_sum(row_sum(problem.cols, [&](std::int64_t i) { return (y[i] - mean) * (y[i] - mean); }), problem.cols);
+  const float mean = mean_from_sum(row_sum(problem.cols, [&](float sum, std::int64_t i) { return sum + y[i]; }), problem.cols);
+  const auto join_square = [&](float sum, std::int64_t i) { return multiply_add(y[i] - mean, y[i] - mean, sum); };
+  const float variance = mean_from_sum(row_sum(problem.cols, join_square), problem.cols);
   const float factor = 1.0f / std::sqrt(variance + problem.epsilon);
   for (std::int64_t i = 0; i < problem.cols; ++i) {
     const float bias = problem.bias == nullptr ? 0.0f : load_value(problem.bias, problem.weight_dtype, i);
-    y[i] = ((y[i] - mean) * factor) * weight_at(problem, i) + bias;
+    y[i] = multiply_add((y[i] - mean) * factor, weight_at(problem, i), bias);
   }
 }
 
