@@ -29,7 +29,7 @@ class DeviceGuard {
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
-  int previous_ = -1;
+  [[maybe_unused]] int previous_ = -1;  // a build without CUDA has none
 };
 
 /// A stream that is freed with its owner.
@@ -43,7 +43,7 @@ class OwnedStream {
 
  private:
   Stream stream_ = nullptr;
-  int device_ = 0;
+  [[maybe_unused]] int device_ = 0;
 };
 
 /// Waits for all work of a stream; throws CudaError where some of it failed.

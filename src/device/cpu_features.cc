@@ -11,6 +11,7 @@
 #include <sys/auxv.h>
 #endif
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -24,8 +25,11 @@ bool detect(Isa isa) {
   switch (isa) {
     case Isa::kScalar: return true;
 #if defined(__x86_64__)
-    case Isa::kAvx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+    case Isa::kAvx2: {
+      unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+      const bool has_f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;  // no name that all compilers know
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") && has_f16c;
+    }
     case Isa::kAvx512:
       return detect(Isa::kAvx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni") &&
@@ -33,8 +37,8 @@ bool detect(Isa isa) {
              __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512bitalg");
     case Isa::kAmx: {
       if (!detect(Isa::kAvx512)) return false;
-      unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
-      asm volatile("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
+      unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+      if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
       const bool tiles = (edx >> 24 & 1u) != 0 && (edx >> 25 & 1u) != 0;  // AMX-TILE, AMX-INT8
       constexpr long kRequestPermission = 0x1023, kTileData = 18;         // ARCH_REQ_XCOMP_PERM
       return tiles && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -9,9 +9,10 @@
 namespace narrow {
 namespace {
 
-/// Reads a decimal number from the front of text; -1 where there is none.
+/// Reads a decimal number from the front of text; -1 where there is none or it has a leading zero: a format has one name.
 int take_number(std::string_view& text) {
   int value = -1;
+  if (text.size() > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9') return -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{}) return -1;
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));

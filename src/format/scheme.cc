@@ -38,6 +38,7 @@ Granularity default_granularity(const Format& format) {
 }
 
 bool parse_size(std::string_view text, std::int64_t& value) {
+  if (text.starts_with('0')) return false;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc{} && end == text.data() + text.size() && value >= 1 && value <= kLargestBlock;
 }

@@ -28,8 +28,8 @@ class Scratch {
 
  private:
   void* data_ = nullptr;
-  Stream stream_ = nullptr;
-  bool owned_ = false;
+  [[maybe_unused]] Stream stream_ = nullptr;
+  [[maybe_unused]] bool owned_ = false;
 };
 
 }  // namespace narrow::cuda

@@ -16,7 +16,7 @@ constexpr int kLanes = 16;
 constexpr int kRows = 6, kVectors = 4;
 constexpr bool kBytewise = false;
 inline VU count(VU bits) { return (VU)_mm512_popcnt_epi32((__m512i)bits); }
-inline VU sum_bytes(VU bytes) { return bytes; }
+[[maybe_unused]] inline VU sum_bytes(VU bytes) { return bytes; }
 
 #include "kernels/cpu/binary.inl"
 
