@@ -27,3 +27,14 @@ target_compile_options(narrow PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -fmad=false -Xcompiler=-Wall,-Wextra -Xcudafe=--diag_suppress=20012>)
 # The runtime is linked in: a machine without CUDA loads the library all the same.
 target_link_libraries(narrow PRIVATE CUDA::cudart_static)
+
+# Hopper's own kernels: one target (wgmma and setmaxnreg exist in sm_90a alone), fp8 products in the compiler's own contraction.
+add_library(narrow_sm90 OBJECT
+  kernels/cuda/sm90/fp8_launch.cu
+  kernels/cuda/sm90/fp8_other.cu
+  kernels/cuda/sm90/fp8_tile_scaled.cu)
+set_target_properties(narrow_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real)
+target_include_directories(narrow_sm90 PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+target_compile_options(narrow_sm90 PRIVATE
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra -Xcudafe=--diag_suppress=20012>)
+target_sources(narrow PRIVATE $<TARGET_OBJECTS:narrow_sm90>)

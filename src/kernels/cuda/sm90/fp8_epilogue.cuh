@@ -1,0 +1,167 @@
+#pragma once
+/// From fp32 sums in a warpgroup's registers to the output: scales, bias, activation, residual, conversion, stores.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include "kernels/cuda/fp8_product.h"
+#include "kernels/cuda/sm90/ptx.cuh"
+
+namespace narrow::cuda::sm90 {
+
+struct Fp8Output {
+  Fp8Epilogue epilogue;
+  const float* a_scales;     ///< of kOuter, else null
+  const float* b_scales;
+  int a_scale_step, b_scale_step;
+  void* d;
+  std::int64_t pitch, residual_pitch;
+  int n;                     ///< columns of D
+  bool vector_stores;        ///< 16-bit output without bias, activation, residual; rows can be stored 16 bytes at a time
+};
+
+__device__ inline float activate(Activation activation, float v) {
+  switch (activation) {
+    case Activation::kRelu: return fmaxf(v, 0.0f);
+    case Activation::kGelu: return 0.5f * v * (1.0f + erff(v * 0.70710678118654752f));
+    case Activation::kSilu: return v / (1.0f + expf(-v));
+    default: return v;
+  }
+}
+
+__device__ inline float load_value(const void* data, DType type, std::int64_t i) {
+  if (type == DType::kF32) return static_cast<const float*>(data)[i];
+  if (type == DType::kF16) return __half2float(static_cast<const __half*>(data)[i]);
+  return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
+}
+
+__device__ inline float clamp_half(float v) { return fminf(fmaxf(v, -65504.0f), 65504.0f); }
+
+/// The finished value of one scaled sum, before its conversion.
+__device__ inline float finish(const Fp8Output& out, float v, std::int64_t row, int column) {
+  const Fp8Epilogue& e = out.epilogue;
+  if (e.bias != nullptr) v += __ldg(e.bias + column);
+  v = activate(e.activation, v);
+  if (e.residual != nullptr) v += load_value(e.residual, e.residual_type, row * out.residual_pitch + column);
+  if (e.accumulate) v += static_cast<const float*>(out.d)[row * out.pitch + column];
+  return v;
+}
+
+__device__ inline void store_value(const Fp8Output& out, float v, std::int64_t i) {
+  switch (out.epilogue.out) {
+    case DType::kF32: static_cast<float*>(out.d)[i] = v; break;
+    case DType::kF16: static_cast<__half*>(out.d)[i] = __float2half_rn(clamp_half(v)); break;
+    case DType::kBf16: static_cast<__nv_bfloat16*>(out.d)[i] = __float2bfloat16_rn(v); break;
+    default: {
+      const __nv_fp8_interpretation_t format = out.epilogue.out == DType::kF8E4m3 ? __NV_E4M3 : __NV_E5M2;
+      static_cast<std::uint8_t*>(out.d)[i] = __nv_cvt_float_to_fp8(v * out.epilogue.out_scale_inverse, __NV_SATFINITE, format);
+    }
+  }
+}
+
+__device__ inline std::uint32_t pack16(bool half, float low, float high) {
+  std::uint32_t result;
+  if (half)
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(clamp_half(high)), "f"(clamp_half(low)));
+  else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  return result;
+}
+
+constexpr int kStagingPitch = 144;                    // bytes of a staged row: 128, and 16 against bank conflicts
+constexpr int kStagingBytes = 16 * kStagingPitch;     // of one warp
+
+/// Multiplies a thread's sums by the scales of their rows and columns.
+template <int kCount>
+__device__ inline void scale_sums(const Fp8Output& out, float (&sums)[kCount], std::int64_t row, int rows, int column) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, r = lane / 4;
+  const float low = r < rows ? __ldg(out.a_scales + (row + r) * out.a_scale_step) : 0.0f;
+  const float high = r + 8 < rows ? __ldg(out.a_scales + (row + r + 8) * out.a_scale_step) : 0.0f;
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i) {
+    const int c = min(column + i / 2 * 8 + lane % 4 * 2 + i % 2, out.n - 1), at = i / 2 * 4 + i % 2;
+    const float scale = __ldg(out.b_scales + std::int64_t{c} * out.b_scale_step);
+    sums[at] *= low * scale;
+    sums[at + 2] *= high * scale;
+  }
+}
+
+/// 16-bit rows: through the warp's shared memory, so that they leave 128 bytes at a time.
+template <int kCount>
+__device__ inline void store_plain(const Fp8Output& out, const float (&sums)[kCount], std::int64_t row, int rows, int column, std::byte* staging) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const bool half = out.epilogue.out == DType::kF16;
+  const std::uint32_t corner = shared_address(staging) + (lane % 8 + lane / 8 % 2 * 8) * kStagingPitch + lane / 16 * 16;
+#pragma unroll
+  for (int part = 0; part < kCount / 32; ++part) {  // 64 columns
+    __syncwarp();
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      const float* s = sums + part * 32 + q * 8;
+      store_matrices(corner + q * 32, pack16(half, s[0], s[1]), pack16(half, s[2], s[3]), pack16(half, s[4], s[5]), pack16(half, s[6], s[7]));
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = i * 4 + lane / 8, c = column + part * 64 + lane % 8 * 8;
+      const uint4 words = *reinterpret_cast<const uint4*>(staging + r * kStagingPitch + lane % 8 * 16);
+      if (r < rows && c < out.n) *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(out.d) + (row + r) * out.pitch + c) = words;
+    }
+  }
+}
+
+/// Any epilogue: fp32 through the warp's shared memory, then a row of 32 columns at a time.
+template <int kCount>
+__device__ inline void store_any(const Fp8Output& out, const float (&sums)[kCount], std::int64_t row, int rows, int column, std::byte* staging) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int part = 0; part < kCount / 16; ++part) {
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float* s = sums + part * 16 + i * 2;
+      const int r = lane / 4 + i % 2 * 8, c = i / 2 * 8 + lane % 4 * 2;
+      *reinterpret_cast<float2*>(staging + r * kStagingPitch + c * 4) = make_float2(s[0], s[1]);
+    }
+    __syncwarp();
+    const int c = column + part * 32 + lane;
+#pragma unroll 1
+    for (int r = 0; r < min(rows, 16); ++r) {
+      const float v = *reinterpret_cast<const float*>(staging + r * kStagingPitch + lane * 4);
+      if (c < out.n) store_value(out, finish(out, v, row + r, c), (row + r) * out.pitch + c);
+    }
+  }
+}
+
+/// The sums of a product with swapped operands: one warp's 16 columns of D from `first` on (`real` of them exist), rows from `row` on.
+/// Here out.n counts the rows of D.
+template <int kCount>
+__device__ inline void store_transposed(const Fp8Output& out, const float (&sums)[kCount], int first, int real, int row, std::byte* staging) {
+  constexpr int kPart = kCount < 16 ? kCount : 16;  // sums of a thread at a time: at most 32 rows of D
+  float* values = reinterpret_cast<float*>(staging);  // [row of D][17]
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int part = 0; part < kCount / kPart; ++part) {
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kPart; ++i) values[(i / 4 * 8 + lane % 4 * 2 + i % 2) * 17 + lane / 4 + i / 2 % 2 * 8] = sums[part * kPart + i];
+    __syncwarp();
+#pragma unroll 1
+    for (int i = lane / 16; i < kPart * 2; i += 2) {
+      const int r = row + part * kPart * 2 + i, c = first + lane % 16;
+      if (r < out.n && lane % 16 < real) store_value(out, finish(out, values[i * 17 + lane % 16], r, c), std::int64_t{r} * out.pitch + c);
+    }
+  }
+}
+
+/// Stores one warp's 16 rows x kCount / 4 * 8 columns of sums from row `row` (of D) and column `column` on; the first `rows` rows are real.
+template <int kCount>
+__device__ inline void store_sums(const Fp8Output& out, const float (&sums)[kCount], std::int64_t row, int rows, int column, std::byte* staging) {
+  if (out.vector_stores)
+    store_plain(out, sums, row, rows, column, staging);
+  else
+    store_any(out, sums, row, rows, column, staging);
+}
+
+}  // namespace narrow::cuda::sm90
