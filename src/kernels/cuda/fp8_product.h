@@ -67,15 +67,21 @@ struct Fp8Config {
 /// The listed configurations, and how one launch would be laid out.
 std::span<const Fp8Config> fp8_configs();
 
+/// How tiles are dealt to the workers (sm90/fp8_schedule.cuh): whole, whole but for a last round of equal ranges along k, or all of
+/// them cut into `n` parts along k.
+struct Fp8Split {
+  int parts = 1;
+  bool ranges = false;
+};
+
 struct Fp8Plan {
   int config = 0;
-  bool split = false;       ///< tiles are cut along k so that every multiprocessor has the same work
-  int tiles = 0, workers = 0, whole_tiles = 0;
+  int tiles = 0, workers = 0, whole_tiles = 0, parts = 1;
 };
 
 /// The plan for a shape: the table of measurements where it has the shape's neighbourhood, else a cost model.
 Fp8Plan plan_fp8_product(const Fp8Problem& problem, int multiprocessors);
-Fp8Plan make_fp8_plan(const Fp8Problem& problem, int config, bool split, int multiprocessors);
+Fp8Plan make_fp8_plan(const Fp8Problem& problem, int config, Fp8Split split, int multiprocessors);
 std::size_t fp8_workspace_bytes(const Fp8Plan& plan);
 
 /// Returns CUDA's error code. Hopper alone (compute capability 9.0).

@@ -18,6 +18,7 @@ struct Fp8Output {
   void* d;
   std::int64_t pitch, residual_pitch;
   int n;                     ///< columns of D
+  bool rows_end_with_d;      ///< no group's last rows are followed by another's
   bool vector_stores;        ///< 16-bit output without bias, activation, residual; rows can be stored 16 bytes at a time
 };
 
@@ -69,9 +70,6 @@ __device__ inline std::uint32_t pack16(bool half, float low, float high) {
   return result;
 }
 
-constexpr int kStagingPitch = 144;                    // bytes of a staged row: 128, and 16 against bank conflicts
-constexpr int kStagingBytes = 16 * kStagingPitch;     // of one warp
-
 /// Multiplies a thread's sums by the scales of their rows and columns.
 template <int kCount>
 __device__ inline void scale_sums(const Fp8Output& out, float (&sums)[kCount], std::int64_t row, int rows, int column) {
@@ -87,27 +85,42 @@ __device__ inline void scale_sums(const Fp8Output& out, float (&sums)[kCount], s
   }
 }
 
-/// 16-bit rows: through the warp's shared memory, so that they leave 128 bytes at a time.
+/// Bytes of shared memory in which one warp puts 16 rows x 64 columns of 16-bit values (or x 32 of fp32).
+constexpr int kStagingBytes = 16 * 128;
+
+/// 16-bit rows leave by tensor copies of 16 rows x 64 columns, which read the warp's staging memory in the background: kCount / 32 boxes
+/// from `staging` on, swizzled. Where some of the 16 rows belong to the next group, ordinary stores of the real ones.
 template <int kCount>
-__device__ inline void store_plain(const Fp8Output& out, const float (&sums)[kCount], std::int64_t row, int rows, int column, std::byte* staging) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+__device__ inline void store_plain(const Fp8Output& out, const CUtensorMap& d, const float (&sums)[kCount], std::int64_t row, int rows, int column,
+                                   std::byte* staging) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, r = lane % 8 + lane / 8 % 2 * 8;
   const bool half = out.epilogue.out == DType::kF16;
-  const std::uint32_t corner = shared_address(staging) + (lane % 8 + lane / 8 % 2 * 8) * kStagingPitch + lane / 16 * 16;
 #pragma unroll
   for (int part = 0; part < kCount / 32; ++part) {  // 64 columns
-    __syncwarp();
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
       const float* s = sums + part * 32 + q * 8;
-      store_matrices(corner + q * 32, pack16(half, s[0], s[1]), pack16(half, s[2], s[3]), pack16(half, s[4], s[5]), pack16(half, s[6], s[7]));
+      const int chunk = (q * 2 + lane / 16) ^ (r % 8);
+      store_matrices(shared_address(staging) + part * kStagingBytes + r * 128 + chunk * 16, pack16(half, s[0], s[1]), pack16(half, s[2], s[3]),
+                     pack16(half, s[4], s[5]), pack16(half, s[6], s[7]));
     }
+  }
+  if (rows >= 16 || out.rows_end_with_d) {
+    fence_shared_for_copies();
     __syncwarp();
+    if (lane == 0) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int r = i * 4 + lane / 8, c = column + part * 64 + lane % 8 * 8;
-      const uint4 words = *reinterpret_cast<const uint4*>(staging + r * kStagingPitch + lane % 8 * 16);
-      if (r < rows && c < out.n) *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(out.d) + (row + r) * out.pitch + c) = words;
+      for (int part = 0; part < kCount / 32; ++part) store_box(d, column + part * 64, static_cast<int>(row), staging + part * kStagingBytes);
     }
+  } else {
+    __syncwarp();
+    for (int i = lane / 8; i < rows; i += 4)
+#pragma unroll
+      for (int part = 0; part < kCount / 32; ++part) {
+        const int c = column + part * 64 + lane % 8 * 8;
+        const uint4 words = *reinterpret_cast<const uint4*>(staging + part * kStagingBytes + i * 128 + ((lane % 8) ^ (i % 8)) * 16);
+        if (c < out.n) *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(out.d) + (row + i) * out.pitch + c) = words;
+      }
   }
 }
 
@@ -115,6 +128,7 @@ __device__ inline void store_plain(const Fp8Output& out, const float (&sums)[kCo
 template <int kCount>
 __device__ inline void store_any(const Fp8Output& out, const float (&sums)[kCount], std::int64_t row, int rows, int column, std::byte* staging) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  float* values = reinterpret_cast<float*>(staging);  // [16][32], columns exchanged against bank conflicts
 #pragma unroll
   for (int part = 0; part < kCount / 16; ++part) {
     __syncwarp();
@@ -122,13 +136,13 @@ __device__ inline void store_any(const Fp8Output& out, const float (&sums)[kCoun
     for (int i = 0; i < 8; ++i) {
       const float* s = sums + part * 16 + i * 2;
       const int r = lane / 4 + i % 2 * 8, c = i / 2 * 8 + lane % 4 * 2;
-      *reinterpret_cast<float2*>(staging + r * kStagingPitch + c * 4) = make_float2(s[0], s[1]);
+      *reinterpret_cast<float2*>(values + r * 32 + (c ^ (r % 8 * 4))) = make_float2(s[0], s[1]);
     }
     __syncwarp();
     const int c = column + part * 32 + lane;
 #pragma unroll 1
     for (int r = 0; r < min(rows, 16); ++r) {
-      const float v = *reinterpret_cast<const float*>(staging + r * kStagingPitch + lane * 4);
+      const float v = values[r * 32 + (lane ^ (r % 8 * 4))];
       if (c < out.n) store_value(out, finish(out, v, row + r, c), (row + r) * out.pitch + c);
     }
   }
@@ -139,29 +153,36 @@ __device__ inline void store_any(const Fp8Output& out, const float (&sums)[kCoun
 template <int kCount>
 __device__ inline void store_transposed(const Fp8Output& out, const float (&sums)[kCount], int first, int real, int row, std::byte* staging) {
   constexpr int kPart = kCount < 16 ? kCount : 16;  // sums of a thread at a time: at most 32 rows of D
-  float* values = reinterpret_cast<float*>(staging);  // [row of D][17]
+  float* values = reinterpret_cast<float*>(staging);  // [row of D][16]
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int part = 0; part < kCount / kPart; ++part) {
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kPart; ++i) values[(i / 4 * 8 + lane % 4 * 2 + i % 2) * 17 + lane / 4 + i / 2 % 2 * 8] = sums[part * kPart + i];
+    for (int i = 0; i < kPart; ++i) values[(i / 4 * 8 + lane % 4 * 2 + i % 2) * 16 + lane / 4 + i / 2 % 2 * 8] = sums[part * kPart + i];
     __syncwarp();
 #pragma unroll 1
     for (int i = lane / 16; i < kPart * 2; i += 2) {
       const int r = row + part * kPart * 2 + i, c = first + lane % 16;
-      if (r < out.n && lane % 16 < real) store_value(out, finish(out, values[i * 17 + lane % 16], r, c), std::int64_t{r} * out.pitch + c);
+      if (r < out.n && lane % 16 < real) store_value(out, finish(out, values[i * 16 + lane % 16], r, c), std::int64_t{r} * out.pitch + c);
     }
   }
 }
 
-/// Stores one warp's 16 rows x kCount / 4 * 8 columns of sums from row `row` (of D) and column `column` on; the first `rows` rows are real.
-template <int kCount>
-__device__ inline void store_sums(const Fp8Output& out, const float (&sums)[kCount], std::int64_t row, int rows, int column, std::byte* staging) {
-  if (out.vector_stores)
-    store_plain(out, sums, row, rows, column, staging);
-  else
-    store_any(out, sums, row, rows, column, staging);
+/// Stores a thread's four sums of word `word` (see fp8_product.cuh): two rows, two columns; the shares of a tile that was cut into parts.
+template <bool kSwapped, bool kOuter>
+__device__ inline void store_word(const Fp8Output& out, float4 word, std::int64_t row, int rows, int column) {
+  const float sums[4] = {word.x, word.y, word.z, word.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int r = i / 2 * 8, c = column + i % 2;
+    if (r >= rows || c >= out.n) continue;
+    float v = sums[i];
+    if constexpr (kOuter) v *= __ldg(out.a_scales + (row + r) * out.a_scale_step) * __ldg(out.b_scales + std::int64_t{c} * out.b_scale_step);
+    const std::int64_t d_row = kSwapped ? c : row + r;
+    const int d_column = kSwapped ? static_cast<int>(row) + r : c;
+    store_value(out, finish(out, v, d_row, d_column), d_row * out.pitch + d_column);
+  }
 }
 
 }  // namespace narrow::cuda::sm90

@@ -11,12 +11,12 @@ namespace {
 using namespace sm90;
 
 constexpr std::array kConfigs = {
-    Fp8Config{"256x128_shared_a", 256, 128, 4, 1, 2}, Fp8Config{"256x128_shared_a_free", 256, 128, 4, 1, 2},
-    Fp8Config{"128x192_shared_b", 128, 192, 5, 2, 1}, Fp8Config{"128x192_shared_b_free", 128, 192, 5, 2, 1},
-    Fp8Config{"128x128_shared_b", 128, 128, 6, 2, 1}, Fp8Config{"128x128", 128, 128, 6, 1, 1},
-    Fp8Config{"128x128_free", 128, 128, 6, 1, 1},     Fp8Config{"64x128", 64, 128, 8, 1, 1},
-    Fp8Config{"64x128_free", 64, 128, 8, 1, 1},       Fp8Config{"64x256", 64, 256, 5, 1, 1},
-    Fp8Config{"256x128", 256, 128, 4, 1, 1},          Fp8Config{"128x192", 128, 192, 5, 1, 1},
+    Fp8Config{"256x128_shared_a", 256, 128, 3, 1, 2}, Fp8Config{"256x128_shared_a_free", 256, 128, 3, 1, 2},
+    Fp8Config{"128x192_shared_b", 128, 192, 4, 2, 1}, Fp8Config{"128x192_shared_b_free", 128, 192, 4, 2, 1},
+    Fp8Config{"128x128_shared_b", 128, 128, 5, 2, 1}, Fp8Config{"128x128", 128, 128, 5, 1, 1},
+    Fp8Config{"128x128_free", 128, 128, 5, 1, 1},     Fp8Config{"64x128", 64, 128, 8, 1, 1},
+    Fp8Config{"64x128_free", 64, 128, 8, 1, 1},       Fp8Config{"64x256", 64, 256, 4, 1, 1},
+    Fp8Config{"256x128", 256, 128, 3, 1, 1},          Fp8Config{"128x192", 128, 192, 4, 1, 1},
     Fp8Config{"swapped_128x16", 128, 16, 10, 1, 1, true}, Fp8Config{"swapped_128x32", 128, 32, 9, 1, 1, true},
     Fp8Config{"swapped_128x64", 128, 64, 8, 1, 1, true},
 };
@@ -49,16 +49,23 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
   return function;
 }
 
-/// A matrix of `rows` rows of `columns` elements, `pitch` bytes apart, read in boxes.
-bool encode_map(CUtensorMap& map, const void* data, bool bytes, std::int64_t columns, std::int64_t rows, std::int64_t pitch, int box_columns, int box_rows) {
+enum class Element : std::uint8_t { kByte, k16Bit, kFloat };
+
+/// A matrix of `rows` rows of `columns` elements, `pitch` bytes apart, copied in boxes; rows of 128 bytes are swizzled.
+bool encode_map(CUtensorMap& map, const void* data, Element element, std::int64_t columns, std::int64_t rows, std::int64_t pitch, int box_columns,
+                int box_rows) {
+  constexpr CUtensorMapDataType kTypes[] = {CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_DATA_TYPE_UINT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT32};
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)}, strides[1] = {static_cast<cuuint64_t>(pitch)};
   const cuuint32_t box[2] = {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows)}, steps[2] = {1, 1};
-  return encoder()(&map, bytes ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, const_cast<void*>(data), sizes, strides, box, steps,
-                   CU_TENSOR_MAP_INTERLEAVE_NONE, bytes ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encoder()(&map, kTypes[static_cast<int>(element)], 2, const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                   element == Element::kFloat ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 std::int64_t rows_of_a(const Fp8Problem& p) { return p.grouping == Fp8Grouping::kRowCounts ? std::int64_t{p.groups} * p.m : p.m; }
+std::int64_t rows_of_d(const Fp8Problem& p) {
+  return p.grouping == Fp8Grouping::kRowCounts || p.grouping == Fp8Grouping::kDepth ? std::int64_t{p.groups} * p.m : p.m;
+}
 std::int64_t rows_of_b(const Fp8Problem& p) {
   return p.grouping == Fp8Grouping::kRowCounts || p.grouping == Fp8Grouping::kRowOffsets ? std::int64_t{p.groups} * p.n : p.n;
 }
@@ -67,23 +74,28 @@ std::int64_t rows_of_b(const Fp8Problem& p) {
 
 std::span<const Fp8Config> fp8_configs() { return kConfigs; }
 
-Fp8Plan make_fp8_plan(const Fp8Problem& problem, int config, bool split, int multiprocessors) {
+Fp8Plan make_fp8_plan(const Fp8Problem& problem, int config, Fp8Split split, int multiprocessors) {
   const Fp8Config& c = kConfigs[static_cast<std::size_t>(config)];
   const int cluster = c.cluster_m * c.cluster_n, workers = multiprocessors / cluster;
-  Fp8Plan plan{config, split && problem.grouping == Fp8Grouping::kNone, 0, workers, 0};
   const int left = c.swapped ? problem.n : problem.m, right = c.swapped ? problem.m : problem.n;
-  plan.tiles = ceil_div(left, c.tile_m * c.cluster_m) * ceil_div(right, c.tile_n * c.cluster_n);
+  Fp8Plan plan{config, ceil_div(left, c.tile_m * c.cluster_m) * ceil_div(right, c.tile_n * c.cluster_n), workers, 0, 1};
   if (problem.grouping == Fp8Grouping::kDepth) plan.tiles *= problem.groups;
   plan.whole_tiles = plan.tiles;
-  if (plan.split && plan.tiles % workers != 0) plan.whole_tiles = std::max(0, plan.tiles / workers - 1) * workers;
-  plan.split = plan.whole_tiles < plan.tiles;
+  if (problem.grouping != Fp8Grouping::kNone) return plan;
+  const int k_blocks = ceil_div(problem.k, kTileK);
+  if (split.parts > 1 && cluster == 1) {
+    plan.parts = std::min({split.parts, workers / std::max(plan.tiles, 1), k_blocks});
+    if (plan.parts > 1) return plan;
+    plan.parts = 1;
+  }
+  if (split.ranges && plan.tiles % workers != 0) plan.whole_tiles = std::max(0, plan.tiles / workers - 1) * workers;
   return plan;
 }
 
 std::size_t fp8_workspace_bytes(const Fp8Plan& plan) {
-  if (!plan.split) return 0;
+  if (plan.parts == 1 && plan.whole_tiles == plan.tiles) return 0;
   const Fp8Config& c = kConfigs[static_cast<std::size_t>(plan.config)];
-  return kFlagBytes + std::size_t{4} * static_cast<std::size_t>(plan.workers) * c.cluster_m * c.cluster_n * c.tile_m * c.tile_n;
+  return kFlagBytes + std::size_t{4} * static_cast<std::size_t>(plan.workers * c.cluster_m * c.cluster_n) * static_cast<std::size_t>(c.tile_m * c.tile_n);
 }
 
 int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream stream) {
@@ -91,32 +103,35 @@ int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream st
   const Fp8Instance* instance = find_instance(problem, plan.config);
   if (instance == nullptr || encoder() == nullptr) return cudaErrorNotSupported;
   const int k_blocks = ceil_div(problem.k, kTileK), cluster = c.cluster_m * c.cluster_n;
-  CUtensorMap a{}, b{}, sa{}, sb{};  // of the left and the right operand
+  CUtensorMap a{}, b{}, sa{}, sb{}, d{};  // of the left and the right operand, their scales, the output
   const int rows_a = c.swapped ? c.tile_n : c.tile_m / c.cluster_n, rows_b = c.swapped ? c.tile_m : c.tile_n / c.cluster_m;
-  bool encoded = encode_map(c.swapped ? b : a, problem.a, true, problem.k, rows_of_a(problem), problem.a_pitch, kTileK, rows_a) &&
-                 encode_map(c.swapped ? a : b, problem.b, true, problem.k, rows_of_b(problem), problem.b_pitch, kTileK, rows_b);
+  bool encoded = encode_map(c.swapped ? b : a, problem.a, Element::kByte, problem.k, rows_of_a(problem), problem.a_pitch, kTileK, rows_a) &&
+                 encode_map(c.swapped ? a : b, problem.b, Element::kByte, problem.k, rows_of_b(problem), problem.b_pitch, kTileK, rows_b);
   if (problem.scaling != Fp8Scaling::kOuter)
-    encoded = encoded && encode_map(c.swapped ? sb : sa, problem.a_scales, false, problem.a_scale_rows, k_blocks, problem.a_scale_rows * 4,
+    encoded = encoded && encode_map(c.swapped ? sb : sa, problem.a_scales, Element::kFloat, problem.a_scale_rows, k_blocks, problem.a_scale_rows * 4,
                                     c.swapped ? c.tile_n : c.tile_m, 1);
   if (problem.scaling == Fp8Scaling::kBlockBlock)
-    encoded = encoded && encode_map(c.swapped ? sa : sb, problem.b_scales, false, problem.b_scale_rows, k_blocks, problem.b_scale_rows * 4,
+    encoded = encoded && encode_map(c.swapped ? sa : sb, problem.b_scales, Element::kFloat, problem.b_scale_rows, k_blocks, problem.b_scale_rows * 4,
                                     c.swapped ? c.tile_m : c.tile_n, 1);
+  const Fp8Epilogue& e = problem.epilogue;
+  const bool is_16_bit = e.out == DType::kBf16 || e.out == DType::kF16;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(problem.d) % 16 == 0 && problem.d_pitch % 8 == 0 && problem.n % 8 == 0;
+  const bool plain = e.bias == nullptr && e.activation == Activation::kNone && e.residual == nullptr && !e.accumulate;
+  const bool vector_stores = is_16_bit && aligned && plain;
+  if (vector_stores)
+    encoded = encoded && encode_map(d, problem.d, Element::k16Bit, problem.n, rows_of_d(problem), problem.d_pitch * 2, 64, 16);
   if (!encoded) return cudaErrorInvalidValue;
 
   Fp8Params params{};
   const int left = c.swapped ? problem.n : problem.m, right = c.swapped ? problem.m : problem.n;
   params.schedule = {.tiles_m = ceil_div(left, c.tile_m * c.cluster_m), .tiles_n = ceil_div(right, c.tile_n * c.cluster_n), .k_blocks = k_blocks,
-                     .workers = plan.workers, .tiles = plan.tiles, .whole_tiles = plan.whole_tiles, .band = std::max(1, 2048 / (c.tile_m * c.cluster_m)),
+                     .workers = plan.workers, .tiles = plan.tiles, .whole_tiles = plan.whole_tiles, .parts = plan.parts, .band = std::max(1, 2048 / (c.tile_m * c.cluster_m)),
                      .tile_m = c.tile_m * c.cluster_m, .rows = problem.m, .groups = problem.groups, .grouping = problem.grouping, .offsets = problem.offsets};
-  const Fp8Epilogue& e = problem.epilogue;
-  const bool is_16_bit = e.out == DType::kBf16 || e.out == DType::kF16;
-  const bool aligned = reinterpret_cast<std::uintptr_t>(problem.d) % 16 == 0 && problem.d_pitch % 8 == 0 && problem.n % 8 == 0;
-  const bool plain = e.bias == nullptr && e.activation == Activation::kNone && e.residual == nullptr && !e.accumulate;
   params.out = {.epilogue = e, .a_scales = c.swapped ? problem.b_scales : problem.a_scales,
                 .b_scales = c.swapped ? problem.a_scales : problem.b_scales, .a_scale_step = c.swapped ? problem.b_scale_step : problem.a_scale_step,
                 .b_scale_step = c.swapped ? problem.a_scale_step : problem.b_scale_step, .d = problem.d, .pitch = problem.d_pitch,
                 .residual_pitch = problem.n, .n = right,
-                .vector_stores = is_16_bit && aligned && plain};
+                .rows_end_with_d = problem.grouping == Fp8Grouping::kNone, .vector_stores = vector_stores};
   params.b_scales = problem.b_scales;
   params.m = left;
   params.n = right;
@@ -132,7 +147,9 @@ int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream st
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   const bool known = problem.grouping == Fp8Grouping::kNone || problem.grouping == Fp8Grouping::kDepth;
-  const int workers = known && !plan.split ? std::min(plan.workers, plan.tiles) : plan.workers;
+  int workers = plan.workers;
+  if (plan.parts > 1) workers = plan.tiles * plan.parts;
+  else if (known && plan.whole_tiles == plan.tiles) workers = std::min(plan.workers, plan.tiles);
   cudaLaunchConfig_t launch{};
   launch.gridDim = dim3(static_cast<unsigned>(workers * cluster));
   launch.blockDim = dim3(static_cast<unsigned>(instance->threads));
@@ -140,7 +157,7 @@ int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream st
   launch.stream = stream;
   launch.attrs = attributes;
   launch.numAttrs = cluster > 1 ? 2 : 1;
-  return cudaLaunchKernelEx(&launch, instance->kernel, params, a, b, sa, sb);
+  return cudaLaunchKernelEx(&launch, instance->kernel, params, a, b, sa, sb, d);
 }
 
 }  // namespace narrow::cuda

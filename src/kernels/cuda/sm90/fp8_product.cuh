@@ -42,8 +42,9 @@ struct Fp8Tile {
   static constexpr int kTileScaleBytes = kTileScales ? 16 : 0;
   static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kCopiedBytes = kStageBytes + kScaleBytesA + (kScalesOfB ? kTileN * 4 : 0);
-  static constexpr int kShared =
-      1024 + kStages * (kStageBytes + kScaleBytesA + kScaleBytesB + kTileScaleBytes) + kConsumers * 4 * kStagingBytes + kStages * 2 * static_cast<int>(sizeof(Barrier));
+  static constexpr int kBoxes = kSwapped ? 1 : kStrips * (kGroupN / 64);  ///< staging memory of a warp
+  static constexpr int kStagingAll = kConsumers * 4 * kBoxes * kStagingBytes;
+  static constexpr int kShared = 1024 + kStages * (kStageBytes + kScaleBytesA + kScaleBytesB + kTileScaleBytes) + kStagingAll + kStages * 2 * static_cast<int>(sizeof(Barrier));
 
   static_assert(kTileM % 64 == 0 && kGroupM % 64 == 0 && (kGroupN == 16 || kGroupN == 32 || kGroupN == 64 || kGroupN == 128 || kGroupN == 192));
   static_assert(!kSwapped || (kTileM == 128 && kShare == Share::kNothing));
@@ -73,11 +74,12 @@ struct Fp8Shared {
 
   __device__ explicit Fp8Shared(std::byte* memory) {
     tiles = memory + (1024 - shared_address(memory) % 1024) % 1024;
-    scales_a = reinterpret_cast<float*>(tiles + T::kStages * T::kStageBytes);
-    scales_b = reinterpret_cast<float*>(tiles + T::kStages * (T::kStageBytes + T::kScaleBytesA));
-    scales_tile = reinterpret_cast<float*>(tiles + T::kStages * (T::kStageBytes + T::kScaleBytesA + T::kScaleBytesB));
-    staging = tiles + T::kStages * (T::kStageBytes + T::kScaleBytesA + T::kScaleBytesB + T::kTileScaleBytes);
-    full = reinterpret_cast<Barrier*>(staging + T::kConsumers * 4 * kStagingBytes);
+    staging = tiles + T::kStages * T::kStageBytes;
+    std::byte* scales = staging + T::kStagingAll;
+    scales_a = reinterpret_cast<float*>(scales);
+    scales_b = reinterpret_cast<float*>(scales + T::kStages * T::kScaleBytesA);
+    scales_tile = reinterpret_cast<float*>(scales + T::kStages * (T::kScaleBytesA + T::kScaleBytesB));
+    full = reinterpret_cast<Barrier*>(scales + T::kStages * (T::kScaleBytesA + T::kScaleBytesB + T::kTileScaleBytes));
     empty = full + T::kStages;
   }
   __device__ std::byte* a(int stage) const { return tiles + stage * T::kStageBytes; }
@@ -116,6 +118,18 @@ __device__ TilePlace place_of(const Fp8Params& p, const Fp8Piece& piece, int ran
 template <class T>
 __device__ void produce(const Fp8Params& p, const CUtensorMap& a, const CUtensorMap& b, const CUtensorMap& sa, const CUtensorMap& sb,
                         const Fp8Shared<T>& shared, int worker, int rank) {
+  if (p.schedule.grouping == Fp8Grouping::kNone) {  // weights into the second-level cache while earlier kernels still run
+    Fp8Work work(p.schedule, p.m, worker);
+    Fp8Piece piece{};
+    if (work.next(piece)) {
+      const TilePlace place = place_of<T>(p, piece, rank);
+      for (int block = piece.k_begin; block < min(piece.k_begin + T::kStages, piece.k_end); ++block) {
+        if constexpr (T::kSwapped) prefetch_box(a, block * 128, place.row);
+        else prefetch_box(b, block * 128, place.column + (T::kShare == Share::kB ? rank * T::kTileN / 2 : 0));
+      }
+    }
+  }
+  wait_for_earlier_kernels();
   RingPosition<T::kStages> at;
   Fp8Work work(p.schedule, p.m, worker);
   Fp8Piece piece{};
@@ -130,7 +144,7 @@ __device__ void produce(const Fp8Params& p, const CUtensorMap& a, const CUtensor
     const float* first_scale = tile_scales + static_cast<std::int64_t>(first_block) * p.k_blocks;
     const float* second_scale = tile_scales + static_cast<std::int64_t>(second_block) * p.k_blocks;
     for (int block = piece.k_begin; block < piece.k_end; ++block) {
-      wait_cluster(shared.empty[at.stage], at.parity ^ 1u);
+      shared.empty[at.stage].wait(at.parity ^ 1u);
       Barrier& full = shared.full[at.stage];
       full.arrive_expecting(T::kCopiedBytes);
       if constexpr (T::kShare == Share::kA) {
@@ -157,23 +171,120 @@ __device__ void produce(const Fp8Params& p, const CUtensorMap& a, const CUtensor
   }
 }
 
-/// sums += accumulators * factors. factor[r][q]: of row r (0: t / 4, 1: + 8), columns 64q and on.
+/// Adds up and finishes this worker's share of a tile that was cut into parts: words [first, last) of every thread, all parts in order.
+/// A word is four neighbouring sums of a thread: rows r and r + 8, two columns; word w of a thread has columns 8w and on of its strip.
 template <class T>
-__device__ inline void promote_tiles(float (&sums)[T::kCount], const float (&accumulators)[T::kCount], const float (&factor)[2][3]) {
+__device__ void finish_share(const Fp8Params& p, const Fp8Piece& piece, const TilePlace& place, const float (&sums)[T::kStrips][T::kCount]) {
+  constexpr int kWords = T::kStrips * T::kCount / 4, kPerStrip = T::kCount / 4;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread % 128 / 32, group = thread / 128, parts = p.schedule.parts;
+  const std::int64_t first_block = static_cast<std::int64_t>(blockIdx.x) - piece.part;
+  float4* partials = reinterpret_cast<float4*>(p.partials) + first_block * kWords * T::kConsumerThreads + thread;
 #pragma unroll
-  for (int i = 0; i < T::kCount; ++i) sums[i] = __fmaf_rn(accumulators[i], factor[i / 2 % 2][i / 32], sums[i]);
+  for (int i = 0; i < kWords; ++i) {
+    const float* s = sums[i / kPerStrip] + i % kPerStrip * 4;
+    __stcg(partials + (static_cast<std::int64_t>(piece.part) * kWords + i) * T::kConsumerThreads, make_float4(s[0], s[1], s[2], s[3]));
+  }
+  __threadfence();
+  named_sync(3, T::kConsumerThreads);
+  unsigned* flag = p.flags + first_block;
+  if (thread == 0) {
+    atomicAdd(flag, 1u);
+    unsigned there = 0;
+    while (there < static_cast<unsigned>(parts)) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(flag) : "memory");
+  }
+  named_sync(3, T::kConsumerThreads);
+  const int group_m = T::kGroupsM == 2 ? group : 0, group_n = T::kGroupsN == 2 ? group : 0;
+  for (int i = kWords * piece.part / parts; i < kWords * (piece.part + 1) / parts; ++i) {
+    float4 word = __ldcg(partials + static_cast<std::int64_t>(i) * T::kConsumerThreads);
+    for (int part = 1; part < parts; ++part) {
+      const float4 more = __ldcg(partials + (static_cast<std::int64_t>(part) * kWords + i) * T::kConsumerThreads);
+      word.x += more.x, word.y += more.y, word.z += more.z, word.w += more.w;
+    }
+    const int row = place.row + group_m * T::kGroupM + i / kPerStrip * 64 + warp * 16 + lane / 4;
+    const int column = place.column + group_n * T::kGroupN + i % kPerStrip * 8 + lane % 4 * 2;
+    store_word<T::kSwapped, T::kScaling == Fp8Scaling::kOuter>(p.out, word, row, piece.rows - row, column);
+  }
+  named_sync(3, T::kConsumerThreads);
+  if (thread == 0 && atomicAdd(flag, 1u) == 2u * static_cast<unsigned>(parts) - 1u) *flag = 0;  // the last one leaves it as it was
 }
 
+/// Puts a contribution into memory and says that it is there.
 template <class T>
-__device__ void consume(const Fp8Params& p, const Fp8Shared<T>& shared, int worker, int rank) {
+__device__ void contribute(const Fp8Params& p, const float (&sums)[T::kStrips][T::kCount]) {
+  constexpr int kWords = T::kStrips * T::kCount / 4;
+  float4* mine = reinterpret_cast<float4*>(p.partials) + static_cast<std::int64_t>(blockIdx.x) * kWords * T::kConsumerThreads + threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    const float* s = sums[i * 4 / T::kCount] + i * 4 % T::kCount;
+    __stcg(mine + i * T::kConsumerThreads, make_float4(s[0], s[1], s[2], s[3]));
+  }
+  __threadfence();
+  named_sync(3, T::kConsumerThreads);
+  if (threadIdx.x == 0) asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(p.flags + blockIdx.x) : "memory");
+}
+
+/// Adds what the following workers contributed to this worker's tile.
+template <class T>
+__device__ void add_contributions(const Fp8Params& p, const Fp8Piece& piece, int worker, int rank, float (&sums)[T::kStrips][T::kCount]) {
+  constexpr int kWords = T::kStrips * T::kCount / 4;
+  for (int c = 1; c <= piece.contributors; ++c) {
+    if (p.schedule.range_begin(worker + c) == p.schedule.range_begin(worker + c + 1)) continue;
+    const std::int64_t from = static_cast<std::int64_t>(worker + c) * T::kCluster + rank;
+    if (threadIdx.x == 0) {
+      unsigned there = 0;
+      while (there == 0) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(p.flags + from) : "memory");
+    }
+    named_sync(3, T::kConsumerThreads);
+    const float4* theirs = reinterpret_cast<const float4*>(p.partials) + from * kWords * T::kConsumerThreads + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const float4 part = __ldcg(theirs + i * T::kConsumerThreads);
+      float* s = sums[i * 4 / T::kCount] + i * 4 % T::kCount;
+      s[0] += part.x, s[1] += part.y, s[2] += part.z, s[3] += part.w;
+    }
+    named_sync(3, T::kConsumerThreads);
+    if (threadIdx.x == 0) p.flags[from] = 0;
+  }
+}
+
+/// The factors of one k block, read while the products of the block before it run.
+template <class T>
+struct BlockFactors {
+  static constexpr int kColumns = T::kTileN == 192 ? 3 : 1;  ///< factors of columns 0, 64, 128 of the warpgroup and on, or one for all
+  float of[T::kStrips][2][kColumns];                         ///< of rows t / 4 and t / 4 + 8 of each strip
+
+  __device__ void load(const Fp8Shared<T>& shared, int stage, int first_row, int group_n, bool early) {
+    float tile[3] = {1.0f, 1.0f, 1.0f};
+    if constexpr (T::kTileScales) {
+      const float* words = shared.tile_scales(stage) + (T::kTileN == 256 ? group_n : 0);
+      tile[0] = words[0];
+      if constexpr (T::kTileN == 192) {
+        tile[2] = words[1];
+        tile[1] = early ? tile[2] : tile[0];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < T::kStrips * 2; ++i) {
+      const float row = T::kScalesOfA ? shared.a_scales(stage)[first_row + i / 2 * 64 + i % 2 * 8] : 1.0f;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) of[i / 2][i % 2][c] = row * tile[c];
+    }
+  }
+};
+
+/// A consumer warpgroup.
+template <class T>
+__device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Shared<T>& shared, int worker, int rank) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread % 128 / 32;
   const int group = __shfl_sync(0xFFFFFFFFu, thread / 128, 0);  // the same in all lanes, and known to be
   const int group_m = T::kGroupsM == 2 ? group : 0, group_n = T::kGroupsN == 2 ? group : 0;
-  const int row_in_group = group_m * T::kGroupM + warp * 16 + lane / 4;
+  const int first_row = group_m * T::kGroupM + warp * 16 + lane / 4;
   const std::uint32_t first_a = operand_word(shared_address(shared.a(0)) + group_m * T::kGroupM * 128);
   const std::uint32_t first_b = operand_word(shared_address(shared.b(0)) + group_n * T::kGroupN * 128);
+  std::byte* staging = shared.staging + (group * 4 + warp) * T::kBoxes * kStagingBytes;
   constexpr int kTurn = 1;  // named barriers 1 and 2: a warpgroup's turn to multiply; 3: all consumers
   if (T::kInTurn && group == 1) named_arrive(kTurn, T::kConsumerThreads);
+  wait_for_earlier_kernels();
 
   RingPosition<T::kStages> at;
   Fp8Work work(p.schedule, p.m, worker);
@@ -181,37 +292,27 @@ __device__ void consume(const Fp8Params& p, const Fp8Shared<T>& shared, int work
   while (work.next(piece)) {
     const TilePlace place = place_of<T>(p, piece, rank);
     const int column = place.column + group_n * T::kGroupN;
+    const bool early = T::kTileN == 192 && place.column % 128 != 0;  // the second block of columns begins at column 64, not 128
     float sums[T::kStrips][T::kCount];
 #pragma unroll
-    for (int strip = 0; strip < T::kStrips; ++strip)
-#pragma unroll
-      for (int i = 0; i < T::kCount; ++i) sums[strip][i] = 0.0f;
-    const bool early = T::kTileN == 192 && place.column % 128 != 0;  // the second block of columns begins at column 64, not 128
+    for (int i = 0; i < T::kStrips * T::kCount; ++i) sums[i / T::kCount][i % T::kCount] = 0.0f;
 
+    BlockFactors<T> factors;
+    if (piece.k_begin < piece.k_end) {
+      shared.full[at.stage].wait(at.parity);
+      factors.load(shared, at.stage, first_row, group_n, early);
+    }
     for (int block = piece.k_begin; block < piece.k_end; ++block) {
       // The same in all lanes, and known to be: descriptors are then computed in uniform registers.
       const std::uint32_t stage_offset = __shfl_sync(0xFFFFFFFFu, static_cast<std::uint32_t>(at.stage * (T::kStageBytes / 16)), 0);
-      shared.full[at.stage].wait(at.parity);
-      float tile_scale[3] = {1.0f, 1.0f, 1.0f};  // of columns 0, 64, 128 of the warpgroup and on
-      if constexpr (T::kTileScales) {
-        const float* words = shared.tile_scales(at.stage) + (T::kTileN == 256 ? group_n : 0);
-        tile_scale[0] = tile_scale[1] = words[0];
-        if constexpr (T::kTileN == 192) {
-          tile_scale[2] = words[1];
-          tile_scale[1] = early ? tile_scale[2] : tile_scale[0];
-        }
-      }
-      const std::uint32_t b = first_b + stage_offset;
+      RingPosition<T::kStages> next = at;
+      next.advance();
+      BlockFactors<T> next_factors = factors;
 #pragma unroll
       for (int strip = 0; strip < T::kStrips; ++strip) {
+        constexpr int kLast = T::kStrips - 1;
         float accumulators[T::kCount];
-        const int row = row_in_group + strip * 64;
-        const std::uint32_t a = first_a + stage_offset + strip * (64 * 128 / 16);
-        float scale[2] = {1.0f, 1.0f};
-        if constexpr (T::kScalesOfA) {
-          scale[0] = shared.a_scales(at.stage)[row];
-          scale[1] = shared.a_scales(at.stage)[row + 8];
-        }
+        const std::uint32_t a = first_a + stage_offset + strip * (64 * 128 / 16), b = first_b + stage_offset;
         if constexpr (T::kInTurn) named_sync(kTurn + group, T::kConsumerThreads);
         pin(accumulators);
         wgmma_fence();
@@ -219,6 +320,7 @@ __device__ void consume(const Fp8Params& p, const Fp8Shared<T>& shared, int work
         for (int step = 0; step < 4; ++step) wgmma<T::kPair>(accumulators, operand(a + step * 2), operand(b + step * 2), step > 0);
         wgmma_commit();
         if constexpr (T::kInTurn) named_arrive(kTurn + (group ^ 1), T::kConsumerThreads);
+
         float column_scale[T::kScalesOfB ? T::kCount / 2 : 1];
         if constexpr (T::kScalesOfB) {
 #pragma unroll
@@ -228,80 +330,66 @@ __device__ void consume(const Fp8Params& p, const Fp8Shared<T>& shared, int work
             column_scale[2 * i + 1] = two.y;
           }
         }
+        if (strip == kLast && block + 1 < piece.k_end) {
+          shared.full[next.stage].wait(next.parity);
+          next_factors.load(shared, next.stage, first_row, group_n, early);
+        }
         wgmma_wait<0>();
         pin(accumulators);
-        if (strip == T::kStrips - 1 && lane < T::kCluster) {  // the stage is read: its producers may fill it again
+        if (strip == kLast && lane < T::kCluster) {  // the stage is read: its producers may fill it again
           if constexpr (T::kCluster == 1)
             shared.empty[at.stage].arrive();
           else
             arrive_remote(shared.empty[at.stage], static_cast<std::uint32_t>(lane));
         }
-        if constexpr (T::kScaling == Fp8Scaling::kOuter) {
 #pragma unroll
-          for (int i = 0; i < T::kCount; ++i) sums[strip][i] += accumulators[i];
-        } else if constexpr (T::kTileScales && !T::kSwapped) {
-          float factor[2][3];
-#pragma unroll
-          for (int i = 0; i < 6; ++i) factor[i / 3][i % 3] = scale[i / 3] * tile_scale[i % 3];
-          promote_tiles<T>(sums[strip], accumulators, factor);
-        } else {
-          if constexpr (T::kTileScales) scale[0] = scale[1] = tile_scale[0];
-#pragma unroll
-          for (int i = 0; i < T::kCount; ++i)
-            sums[strip][i] = __fmaf_rn(accumulators[i], scale[i / 2 % 2] * column_scale[i / 4 * 2 + i % 2], sums[strip][i]);
+        for (int i = 0; i < T::kCount; ++i) {  // promotion
+          const float factor = factors.of[strip][i / 2 % 2][BlockFactors<T>::kColumns == 3 ? i / 32 : 0];
+          float& sum = sums[strip][i];
+          if constexpr (T::kScaling == Fp8Scaling::kOuter)
+            sum += accumulators[i];
+          else if constexpr (T::kScalesOfB)
+            sum = __fmaf_rn(accumulators[i], factor * column_scale[i / 4 * 2 + i % 2], sum);
+          else
+            sum = __fmaf_rn(accumulators[i], factor, sum);
         }
       }
-      at.advance();
+      factors = next_factors;
+      at = next;
     }
 
-    // The parts of a tile that was cut along k meet.
-    constexpr int kWords = T::kStrips * T::kCount / 4;
-    if (piece.contribution) {
-      float4* mine = reinterpret_cast<float4*>(p.partials) + static_cast<std::int64_t>(blockIdx.x) * kWords * T::kConsumerThreads + thread;
-#pragma unroll
-      for (int i = 0; i < kWords; ++i) {
-        const float* s = sums[i * 4 / T::kCount] + i * 4 % T::kCount;
-        __stcg(mine + i * T::kConsumerThreads, make_float4(s[0], s[1], s[2], s[3]));
-      }
-      __threadfence();
-      named_sync(3, T::kConsumerThreads);
-      if (thread == 0) asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(p.flags + blockIdx.x) : "memory");
+    if (p.schedule.parts > 1) {
+      finish_share<T>(p, piece, place, sums);
       continue;
     }
-    for (int c = 1; c <= piece.contributors; ++c) {
-      if (p.schedule.range_begin(worker + c) == p.schedule.range_begin(worker + c + 1)) continue;
-      const std::int64_t from = static_cast<std::int64_t>(worker + c) * T::kCluster + rank;
-      unsigned there = 0;
-      while (there == 0) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(p.flags + from) : "memory");
-      const float4* theirs = reinterpret_cast<const float4*>(p.partials) + from * kWords * T::kConsumerThreads + thread;
-#pragma unroll
-      for (int i = 0; i < kWords; ++i) {
-        const float4 part = __ldcg(theirs + i * T::kConsumerThreads);
-        float* s = sums[i * 4 / T::kCount] + i * 4 % T::kCount;
-        s[0] += part.x, s[1] += part.y, s[2] += part.z, s[3] += part.w;
-      }
-      named_sync(3, T::kConsumerThreads);
-      if (thread == 0) p.flags[from] = 0;
+    if (piece.contribution) {
+      contribute<T>(p, sums);
+      continue;
     }
-
-    std::byte* staging = shared.staging + (group * 4 + warp) * kStagingBytes;
+    add_contributions<T>(p, piece, worker, rank, sums);
+    if (lane == 0) wait_stores_read();
+    __syncwarp();
     const std::int64_t group_row = p.schedule.grouping == Fp8Grouping::kDepth ? piece.group * p.d_group_rows : piece.first_row;
 #pragma unroll
     for (int strip = 0; strip < T::kStrips; ++strip) {
-      const int row = place.row + group_m * T::kGroupM + strip * 64 + warp * 16;
-      if constexpr (T::kScaling == Fp8Scaling::kOuter) scale_sums(p.out, sums[strip], group_row + row, piece.rows - row, column);
+      const int row = place.row + group_m * T::kGroupM + strip * 64 + warp * 16, rows = piece.rows - row;
+      if constexpr (T::kScaling == Fp8Scaling::kOuter) scale_sums(p.out, sums[strip], group_row + row, rows, column);
       if constexpr (T::kSwapped)
-        store_transposed(p.out, sums[strip], row, piece.rows - row, column, staging);
+        store_transposed(p.out, sums[strip], row, rows, column, staging);
+      else if (p.out.vector_stores)
+        store_plain(p.out, d, sums[strip], group_row + row, rows, column, staging + strip * (T::kGroupN / 64) * kStagingBytes);
       else
-        store_sums(p.out, sums[strip], group_row + row, piece.rows - row, column, staging);
+        store_any(p.out, sums[strip], group_row + row, rows, column, staging);
     }
+    if (lane == 0) commit_stores();
   }
+  if (lane == 0) wait_stores_read();
 }
 
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
     fp8_product(const __grid_constant__ Fp8Params p, const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
-                const __grid_constant__ CUtensorMap sa, const __grid_constant__ CUtensorMap sb) {
+                const __grid_constant__ CUtensorMap sa, const __grid_constant__ CUtensorMap sb, const __grid_constant__ CUtensorMap d) {
   extern __shared__ std::byte memory[];
   const Fp8Shared<T> shared(memory);
   const int rank = T::kCluster == 1 ? 0 : static_cast<int>(cluster_rank());
@@ -318,14 +406,13 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   __syncthreads();
   if constexpr (T::kCluster > 1) cluster_sync();
   let_next_kernel_start();
-  wait_for_earlier_kernels();
 
   if (threadIdx.x >= T::kConsumerThreads) {
-    give_registers<40>();
+    give_registers<24>();
     if (threadIdx.x == T::kConsumerThreads) produce<T>(p, a, b, sa, sb, shared, worker, rank);
   } else {
-    take_registers<232>();
-    consume<T>(p, shared, worker, rank);
+    take_registers<240>();
+    consume<T>(p, d, shared, worker, rank);
   }
   if constexpr (T::kCluster > 1) cluster_sync();  // nobody leaves while its shared memory may still be written from outside
 }

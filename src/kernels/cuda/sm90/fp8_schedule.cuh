@@ -5,6 +5,9 @@
 /// multiprocessor waits while others work on a last, half-empty round. A worker's range may start inside a tile: that piece is a
 /// contribution, which goes to memory first of all; the tile belongs to the worker that has its beginning, which computes it last and
 /// adds the contributions in order. So nobody waits long, sums have one order, and every worker contributes to one tile at most.
+///
+/// Where there are far fewer tiles than workers, every tile is cut into the same number of parts, one per worker; all of them put their
+/// sums into memory, and each adds up, in order, and finishes its share of the tile.
 
 #include <cstdint>
 
@@ -20,6 +23,7 @@ struct Fp8Schedule {
   int workers;
   int tiles;               ///< of kNone and kDepth
   int whole_tiles;         ///< of kNone; all of them otherwise
+  int parts;               ///< of kNone: parts of every tile along k; 1 with whole tiles or ranges
   int band;                ///< tiles along m that neighbouring tile numbers walk through first, for the second-level cache
   int tile_m;              ///< rows of a worker's tile
   int rows;                ///< of kRowCounts: rows of A per group
@@ -45,13 +49,14 @@ struct Fp8Piece {
   int first_row, rows;      ///< of A and D: where the group begins, how many it has
   bool contribution;        ///< does not hold the tile's beginning
   int contributors;         ///< workers after this one that hold the rest of the tile
+  int part;                 ///< of Fp8Schedule::parts
 };
 
 /// A worker's pieces in order.
 class Fp8Work {
  public:
   __device__ Fp8Work(const Fp8Schedule& schedule, int rows, int worker) : s_(schedule), rows_(rows), worker_(worker), tile_(worker) {
-    if (s_.grouping == Fp8Grouping::kNone && s_.whole_tiles < s_.tiles) {
+    if (s_.grouping == Fp8Grouping::kNone && s_.whole_tiles < s_.tiles && s_.parts == 1) {
       position_ = s_.range_begin(worker);
       end_ = s_.range_begin(worker + 1);
     }
@@ -67,18 +72,25 @@ class Fp8Work {
 
  private:
   __device__ bool next_plain(Fp8Piece& piece) {
+    if (s_.parts > 1) {
+      const int index = worker_ / s_.parts, part = worker_ % s_.parts;
+      if (done_ || index >= s_.tiles) return false;
+      done_ = true;
+      piece = {index, 0, s_.k_blocks * part / s_.parts, s_.k_blocks * (part + 1) / s_.parts, 0, rows_, false, 0, part};
+      return true;
+    }
     const bool inside = position_ < end_ && position_ % s_.k_blocks != 0;
     if (inside || (tile_ >= s_.whole_tiles && position_ < end_)) {
       const int index = position_ / s_.k_blocks, first = index * s_.k_blocks, last = first + s_.k_blocks, stop = min(last, end_);
       int contributors = 0;
       if (!inside)
         while (worker_ + 1 + contributors < s_.workers && s_.range_begin(worker_ + 1 + contributors) < last) ++contributors;
-      piece = {s_.whole_tiles + index, 0, position_ - first, stop - first, 0, rows_, inside, contributors};
+      piece = {s_.whole_tiles + index, 0, position_ - first, stop - first, 0, rows_, inside, contributors, 0};
       position_ = stop;
       return true;
     }
     if (tile_ >= s_.whole_tiles) return false;
-    piece = {tile_, 0, 0, s_.k_blocks, 0, rows_, false, 0};
+    piece = {tile_, 0, 0, s_.k_blocks, 0, rows_, false, 0, 0};
     tile_ += s_.workers;
     return true;
   }
@@ -94,7 +106,7 @@ class Fp8Work {
       }
       if (tile_ < before_ + count_) break;
     }
-    piece = {tile_ - before_, group_, 0, s_.k_blocks, first_row_, group_rows_, false, 0};
+    piece = {tile_ - before_, group_, 0, s_.k_blocks, first_row_, group_rows_, false, 0, 0};
     tile_ += s_.workers;
     return true;
   }
@@ -102,7 +114,7 @@ class Fp8Work {
   __device__ bool next_depth(Fp8Piece& piece) {
     if (tile_ >= s_.tiles) return false;
     const int per_group = s_.tiles_m * s_.tiles_n, group = tile_ / per_group;
-    piece = {tile_ - group * per_group, group, __ldg(s_.offsets + group) / 128, __ldg(s_.offsets + group + 1) / 128, 0, rows_, false, 0};
+    piece = {tile_ - group * per_group, group, __ldg(s_.offsets + group) / 128, __ldg(s_.offsets + group + 1) / 128, 0, rows_, false, 0, 0};
     tile_ += s_.workers;
     return true;
   }
@@ -110,6 +122,7 @@ class Fp8Work {
   const Fp8Schedule& s_;
   int rows_, worker_, tile_;
   int position_ = 0, end_ = 0;
+  bool done_ = false;
   int group_ = 0, before_ = 0, count_ = -1, first_row_ = 0, group_rows_ = 0;
 };
 

@@ -36,17 +36,6 @@ __device__ inline void arrive_remote(Barrier& barrier, std::uint32_t rank) {
       "}\n" ::"r"(barrier.address()), "r"(rank) : "memory");
 }
 
-/// Barrier::wait that also orders what other thread blocks of the cluster did before they arrived.
-__device__ inline void wait_cluster(Barrier& barrier, std::uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(barrier.address()), "r"(parity) : "memory");
-}
-
 // Tensor copies: a box of a matrix, whose shape and swizzle the map holds, from (column, row) on. Outside the matrix they read zeros.
 
 __device__ inline void prefetch_map(const CUtensorMap& map) {
@@ -68,6 +57,18 @@ __device__ inline void copy_box_multicast(void* to, const CUtensorMap& map, int 
       "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(barrier.address()), "r"(column), "r"(row), "h"(mask)
       : "memory");
 }
+
+/// A box from shared to global memory; parts outside the matrix are not written. Reads shared memory in the background.
+__device__ inline void store_box(const CUtensorMap& map, int column, int row, const void* from) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(reinterpret_cast<std::uint64_t>(&map)),
+               "r"(shared_address(from)), "r"(column), "r"(row)
+               : "memory");
+}
+__device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Waits until all committed stores of this thread have read their shared memory.
+__device__ inline void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+/// Makes this thread's writes to shared memory visible to tensor copies.
+__device__ inline void fence_shared_for_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /// Brings a box into the second-level cache; harmless before the data's last writer is done, since that cache is where writes meet.
 __device__ inline void prefetch_box(const CUtensorMap& map, int column, int row) {
