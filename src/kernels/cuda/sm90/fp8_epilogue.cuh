@@ -73,7 +73,7 @@ __device__ inline std::uint32_t pack16(bool half, float low, float high) {
 /// Multiplies a thread's sums by the scales of their rows and columns.
 template <int kCount>
 __device__ inline void scale_sums(const Fp8Output& out, float (&sums)[kCount], std::int64_t row, int rows, int column) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, r = lane / 4;
+  const int lane = thread_here() % 32, r = lane / 4;
   const float low = r < rows ? __ldg(out.a_scales + (row + r) * out.a_scale_step) : 0.0f;
   const float high = r + 8 < rows ? __ldg(out.a_scales + (row + r + 8) * out.a_scale_step) : 0.0f;
 #pragma unroll
@@ -88,46 +88,30 @@ __device__ inline void scale_sums(const Fp8Output& out, float (&sums)[kCount], s
 /// Bytes of shared memory in which one warp puts 16 rows x 64 columns of 16-bit values (or x 32 of fp32).
 constexpr int kStagingBytes = 16 * 128;
 
-/// 16-bit rows leave by tensor copies of 16 rows x 64 columns, which read the warp's staging memory in the background: kCount / 32 boxes
-/// from `staging` on, swizzled. Where some of the 16 rows belong to the next group, ordinary stores of the real ones.
-template <int kCount>
-__device__ inline void store_plain(const Fp8Output& out, const CUtensorMap& d, const float (&sums)[kCount], std::int64_t row, int rows, int column,
-                                   std::byte* staging) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, r = lane % 8 + lane / 8 % 2 * 8;
-  const bool half = out.epilogue.out == DType::kF16;
+/// 16 rows x 64 columns of sums (32 of a thread) in 16 bits into the warp's staging memory, swizzled as a tensor copy expects it.
+__device__ inline void stage_box(bool half, const float* sums, std::byte* staging) {
+  const int lane = thread_here() % 32, r = lane % 8 + lane / 8 % 2 * 8;
 #pragma unroll
-  for (int part = 0; part < kCount / 32; ++part) {  // 64 columns
-#pragma unroll
-    for (int q = 0; q < 4; ++q) {
-      const float* s = sums + part * 32 + q * 8;
-      const int chunk = (q * 2 + lane / 16) ^ (r % 8);
-      store_matrices(shared_address(staging) + part * kStagingBytes + r * 128 + chunk * 16, pack16(half, s[0], s[1]), pack16(half, s[2], s[3]),
-                     pack16(half, s[4], s[5]), pack16(half, s[6], s[7]));
-    }
+  for (int q = 0; q < 4; ++q) {
+    const float* s = sums + q * 8;
+    store_matrices(shared_address(staging) + r * 128 + ((q * 2 + lane / 16) ^ (r % 8)) * 16, pack16(half, s[0], s[1]), pack16(half, s[2], s[3]),
+                   pack16(half, s[4], s[5]), pack16(half, s[6], s[7]));
   }
-  if (rows >= 16 || out.rows_end_with_d) {
-    fence_shared_for_copies();
-    __syncwarp();
-    if (lane == 0) {
-#pragma unroll
-      for (int part = 0; part < kCount / 32; ++part) store_box(d, column + part * 64, static_cast<int>(row), staging + part * kStagingBytes);
-    }
-  } else {
-    __syncwarp();
-    for (int i = lane / 8; i < rows; i += 4)
-#pragma unroll
-      for (int part = 0; part < kCount / 32; ++part) {
-        const int c = column + part * 64 + lane % 8 * 8;
-        const uint4 words = *reinterpret_cast<const uint4*>(staging + part * kStagingBytes + i * 128 + ((lane % 8) ^ (i % 8)) * 16);
-        if (c < out.n) *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(out.d) + (row + i) * out.pitch + c) = words;
-      }
+}
+
+/// The first `rows` rows of a staged box to D, by ordinary stores: where the others belong to the next group.
+__device__ inline void store_staged_rows(const Fp8Output& out, std::int64_t row, int rows, int column, const std::byte* staging) {
+  const int lane = thread_here() % 32, c = column + lane % 8 * 8;
+  for (int i = lane / 8; i < rows; i += 4) {
+    const uint4 words = *reinterpret_cast<const uint4*>(staging + i * 128 + ((lane % 8) ^ (i % 8)) * 16);
+    if (c < out.n) *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(out.d) + (row + i) * out.pitch + c) = words;
   }
 }
 
 /// Any epilogue: fp32 through the warp's shared memory, then a row of 32 columns at a time.
 template <int kCount>
 __device__ inline void store_any(const Fp8Output& out, const float (&sums)[kCount], std::int64_t row, int rows, int column, std::byte* staging) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int lane = thread_here() % 32;
   float* values = reinterpret_cast<float*>(staging);  // [16][32], columns exchanged against bank conflicts
 #pragma unroll
   for (int part = 0; part < kCount / 16; ++part) {
@@ -154,7 +138,7 @@ template <int kCount>
 __device__ inline void store_transposed(const Fp8Output& out, const float (&sums)[kCount], int first, int real, int row, std::byte* staging) {
   constexpr int kPart = kCount < 16 ? kCount : 16;  // sums of a thread at a time: at most 32 rows of D
   float* values = reinterpret_cast<float*>(staging);  // [row of D][16]
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int lane = thread_here() % 32;
 #pragma unroll
   for (int part = 0; part < kCount / kPart; ++part) {
     __syncwarp();
@@ -169,20 +153,26 @@ __device__ inline void store_transposed(const Fp8Output& out, const float (&sums
   }
 }
 
-/// Stores a thread's four sums of word `word` (see fp8_product.cuh): two rows, two columns; the shares of a tile that was cut into parts.
+/// Finishes and stores four neighbouring sums of a row of D, `real` of which exist: the shares of a tile that was cut into parts.
 template <bool kSwapped, bool kOuter>
-__device__ inline void store_word(const Fp8Output& out, float4 word, std::int64_t row, int rows, int column) {
-  const float sums[4] = {word.x, word.y, word.z, word.w};
+__device__ inline void store_four(const Fp8Output& out, float4 sums, std::int64_t row, int column, int real) {
+  float v[4] = {sums.x, sums.y, sums.z, sums.w};
+  if constexpr (kOuter) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int r = i / 2 * 8, c = column + i % 2;
-    if (r >= rows || c >= out.n) continue;
-    float v = sums[i];
-    if constexpr (kOuter) v *= __ldg(out.a_scales + (row + r) * out.a_scale_step) * __ldg(out.b_scales + std::int64_t{c} * out.b_scale_step);
-    const std::int64_t d_row = kSwapped ? c : row + r;
-    const int d_column = kSwapped ? static_cast<int>(row) + r : c;
-    store_value(out, finish(out, v, d_row, d_column), d_row * out.pitch + d_column);
+    for (int i = 0; i < 4; ++i) {
+      const std::int64_t left = kSwapped ? column + min(i, real - 1) : row, right = kSwapped ? row : column + min(i, real - 1);
+      v[i] *= __ldg(out.a_scales + left * out.a_scale_step) * __ldg(out.b_scales + right * out.b_scale_step);
+    }
   }
+  const std::int64_t at = row * out.pitch + column;
+  if (out.vector_stores) {
+    const bool half = out.epilogue.out == DType::kF16;
+    *reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(out.d) + at) = {pack16(half, v[0], v[1]), pack16(half, v[2], v[3])};
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (i < real) store_value(out, finish(out, v[i], row, column + i), at + i);
 }
 
 }  // namespace narrow::cuda::sm90

@@ -11,12 +11,12 @@ namespace {
 using namespace sm90;
 
 constexpr std::array kConfigs = {
-    Fp8Config{"256x128_shared_a", 256, 128, 3, 1, 2}, Fp8Config{"256x128_shared_a_free", 256, 128, 3, 1, 2},
-    Fp8Config{"128x192_shared_b", 128, 192, 4, 2, 1}, Fp8Config{"128x192_shared_b_free", 128, 192, 4, 2, 1},
-    Fp8Config{"128x128_shared_b", 128, 128, 5, 2, 1}, Fp8Config{"128x128", 128, 128, 5, 1, 1},
-    Fp8Config{"128x128_free", 128, 128, 5, 1, 1},     Fp8Config{"64x128", 64, 128, 8, 1, 1},
-    Fp8Config{"64x128_free", 64, 128, 8, 1, 1},       Fp8Config{"64x256", 64, 256, 4, 1, 1},
-    Fp8Config{"256x128", 256, 128, 3, 1, 1},          Fp8Config{"128x192", 128, 192, 4, 1, 1},
+    Fp8Config{"256x128_shared_a", 256, 128, 4, 1, 2}, Fp8Config{"256x128_shared_a_free", 256, 128, 4, 1, 2},
+    Fp8Config{"128x192_shared_b", 128, 192, 5, 2, 1}, Fp8Config{"128x192_shared_b_free", 128, 192, 5, 2, 1},
+    Fp8Config{"128x128_shared_b", 128, 128, 6, 2, 1}, Fp8Config{"128x128", 128, 128, 6, 1, 1},
+    Fp8Config{"128x128_free", 128, 128, 6, 1, 1},     Fp8Config{"64x128", 64, 128, 8, 1, 1},
+    Fp8Config{"64x128_free", 64, 128, 8, 1, 1},       Fp8Config{"64x256", 64, 256, 5, 1, 1},
+    Fp8Config{"256x128", 256, 128, 4, 1, 1},          Fp8Config{"128x192", 128, 192, 5, 1, 1},
     Fp8Config{"swapped_128x16", 128, 16, 10, 1, 1, true}, Fp8Config{"swapped_128x32", 128, 32, 9, 1, 1, true},
     Fp8Config{"swapped_128x64", 128, 64, 8, 1, 1, true},
 };
@@ -84,7 +84,7 @@ Fp8Plan make_fp8_plan(const Fp8Problem& problem, int config, Fp8Split split, int
   if (problem.grouping != Fp8Grouping::kNone) return plan;
   const int k_blocks = ceil_div(problem.k, kTileK);
   if (split.parts > 1 && cluster == 1) {
-    plan.parts = std::min({split.parts, workers / std::max(plan.tiles, 1), k_blocks});
+    plan.parts = std::min({split.parts, workers / std::max(plan.tiles, 1), k_blocks, 8});
     if (plan.parts > 1) return plan;
     plan.parts = 1;
   }
@@ -93,7 +93,7 @@ Fp8Plan make_fp8_plan(const Fp8Problem& problem, int config, Fp8Split split, int
 }
 
 std::size_t fp8_workspace_bytes(const Fp8Plan& plan) {
-  if (plan.parts == 1 && plan.whole_tiles == plan.tiles) return 0;
+  if (plan.whole_tiles == plan.tiles) return 0;
   const Fp8Config& c = kConfigs[static_cast<std::size_t>(plan.config)];
   return kFlagBytes + std::size_t{4} * static_cast<std::size_t>(plan.workers * c.cluster_m * c.cluster_n) * static_cast<std::size_t>(c.tile_m * c.tile_n);
 }
@@ -145,7 +145,7 @@ int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream st
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster * plan.parts), 1, 1};
   const bool known = problem.grouping == Fp8Grouping::kNone || problem.grouping == Fp8Grouping::kDepth;
   int workers = plan.workers;
   if (plan.parts > 1) workers = plan.tiles * plan.parts;
@@ -156,7 +156,7 @@ int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream st
   launch.dynamicSmemBytes = static_cast<std::size_t>(instance->shared_bytes);
   launch.stream = stream;
   launch.attrs = attributes;
-  launch.numAttrs = cluster > 1 ? 2 : 1;
+  launch.numAttrs = cluster * plan.parts > 1 ? 2 : 1;
   return cudaLaunchKernelEx(&launch, instance->kernel, params, a, b, sa, sb, d);
 }
 

@@ -26,14 +26,17 @@ struct Fp8Tile {
   static constexpr Share kShare = kShare_;
   static constexpr Fp8Scaling kScaling = kScaling_;
   static constexpr Fp8Pair kPair = kPair_;
-  static constexpr bool kInTurn = kInTurn_;  ///< warpgroups issue their products in turn, so that promotion and product alternate
+  static constexpr bool kInTurn = kInTurn_ && !(kTileM_ <= 128 && kTileN_ <= 128);  ///< warpgroups issue their products in turn, so that promotion and product alternate
   static constexpr bool kSwapped = kSwapped_;  ///< few rows: the weights take wgmma's 64 rows, the rows of A its columns; D is stored transposed
   static constexpr int kCluster = kShare == Share::kNothing ? 1 : 2;
-  static constexpr int kConsumers = 2, kConsumerThreads = kConsumers * 128, kThreads = kConsumerThreads + 128;
+  static constexpr int kConsumers = 2, kConsumerThreads = kConsumers * 128;
   static constexpr int kGroupsM = kTileM >= 128 ? 2 : 1, kGroupsN = kConsumers / kGroupsM;  ///< warpgroups along m and n
   static constexpr int kGroupM = kTileM / kGroupsM, kGroupN = kTileN / kGroupsN;            ///< a warpgroup's part
   static constexpr int kStrips = kGroupM / 64;       ///< products of 64 rows that it computes one after the other
   static constexpr int kCount = kGroupN / 2;         ///< accumulators of a thread
+  static constexpr int kThreads = kConsumerThreads + 128;
+  /// Two sets of accumulators, where the registers are there: the products of the next k block run while this one's are promoted.
+  static constexpr bool kPipelined = kStrips == 1 && kCount <= 64;
   static constexpr int kBytesA = kTileM * kTileK, kBytesB = kTileN * kTileK;
   static constexpr bool kTileScales = kScaling == Fp8Scaling::kBlockTile;                              ///< scales of 128x128 tiles of the weights
   static constexpr bool kScalesOfA = kScaling != Fp8Scaling::kOuter && !(kTileScales && kSwapped);   ///< 1x128 scales of the left operand
@@ -42,13 +45,15 @@ struct Fp8Tile {
   static constexpr int kTileScaleBytes = kTileScales ? 16 : 0;
   static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kCopiedBytes = kStageBytes + kScaleBytesA + (kScalesOfB ? kTileN * 4 : 0);
-  static constexpr int kBoxes = kSwapped ? 1 : kStrips * (kGroupN / 64);  ///< staging memory of a warp
-  static constexpr int kStagingAll = kConsumers * 4 * kBoxes * kStagingBytes;
-  static constexpr int kShared = 1024 + kStages * (kStageBytes + kScaleBytesA + kScaleBytesB + kTileScaleBytes) + kStagingAll + kStages * 2 * static_cast<int>(sizeof(Barrier));
-
+  static constexpr int kBoxes = kSwapped ? 1 : kStrips * (kGroupN / 64);        ///< staged boxes of a warp
+  static constexpr int kBoxesPerStage = kStageBytes / kStagingBytes;
+  static constexpr int kBorrowed = (kConsumers * 4 * kBoxes + kBoxesPerStage - 1) / kBoxesPerStage;  ///< stages that the epilogue borrows
+  static constexpr int kNotes = 4;                                                ///< pieces that the producer may be ahead of the consumers
+  static constexpr int kShared = 1024 + kStages * (kStageBytes + kScaleBytesA + kScaleBytesB + kTileScaleBytes) +
+                                 (kStages + kNotes) * 2 * static_cast<int>(sizeof(Barrier)) + kNotes * 64;
   static_assert(kTileM % 64 == 0 && kGroupM % 64 == 0 && (kGroupN == 16 || kGroupN == 32 || kGroupN == 64 || kGroupN == 128 || kGroupN == 192));
   static_assert(!kSwapped || (kTileM == 128 && kShare == Share::kNothing));
-  static_assert(kBytesA % 1024 == 0 && kBytesB % 1024 == 0 && kShared <= 232448);
+  static_assert(kBytesA % 1024 == 0 && kBytesB % 1024 == 0 && kShared <= 232448 && kBorrowed < kStages);
 };
 
 struct Fp8Params {
@@ -57,9 +62,23 @@ struct Fp8Params {
   const float* b_scales;       ///< of kBlockTile
   int m, n, k_blocks;          ///< k_blocks: a row of b_scales
   std::int64_t d_group_rows;   ///< of kDepth: rows of D per group
+  int zero;                    ///< 0
   float* partials;             ///< contributions, one per thread block
   unsigned* flags;             ///< one per thread block: its contribution is there
 };
+
+/// Where a thread block's part of a piece lies.
+struct TilePlace {
+  int row, column;   ///< inside the group
+};
+
+/// What the producer tells the consumers of its thread block about a piece; they read it where they need it, so that it takes no registers.
+struct PieceNote {
+  Fp8Piece piece;
+  TilePlace place;
+  bool last;  ///< no piece: the end
+};
+static_assert(sizeof(PieceNote) <= 64);
 
 /// The thread block's shared memory.
 template <class T>
@@ -68,19 +87,23 @@ struct Fp8Shared {
   float* scales_a;
   float* scales_b;
   float* scales_tile;
-  std::byte* staging;
   Barrier* full;
   Barrier* empty;
+  Barrier* noted;
+  Barrier* read;
+  PieceNote* notes;
 
   __device__ explicit Fp8Shared(std::byte* memory) {
     tiles = memory + (1024 - shared_address(memory) % 1024) % 1024;
-    staging = tiles + T::kStages * T::kStageBytes;
-    std::byte* scales = staging + T::kStagingAll;
+    std::byte* scales = tiles + T::kStages * T::kStageBytes;
     scales_a = reinterpret_cast<float*>(scales);
     scales_b = reinterpret_cast<float*>(scales + T::kStages * T::kScaleBytesA);
     scales_tile = reinterpret_cast<float*>(scales + T::kStages * (T::kScaleBytesA + T::kScaleBytesB));
     full = reinterpret_cast<Barrier*>(scales + T::kStages * (T::kScaleBytesA + T::kScaleBytesB + T::kTileScaleBytes));
     empty = full + T::kStages;
+    noted = empty + T::kStages;
+    read = noted + T::kNotes;
+    notes = reinterpret_cast<PieceNote*>(read + T::kNotes);
   }
   __device__ std::byte* a(int stage) const { return tiles + stage * T::kStageBytes; }
   __device__ std::byte* b(int stage) const { return tiles + stage * T::kStageBytes + T::kBytesA; }
@@ -99,11 +122,6 @@ struct RingPosition {
   }
 };
 
-/// Where a thread block's part of a piece lies.
-struct TilePlace {
-  int row, column;   ///< inside the group
-};
-
 template <class T>
 __device__ TilePlace place_of(const Fp8Params& p, const Fp8Piece& piece, int rank) {
   const int tiles_m = p.schedule.grouping == Fp8Grouping::kNone || p.schedule.grouping == Fp8Grouping::kDepth
@@ -118,23 +136,27 @@ __device__ TilePlace place_of(const Fp8Params& p, const Fp8Piece& piece, int ran
 template <class T>
 __device__ void produce(const Fp8Params& p, const CUtensorMap& a, const CUtensorMap& b, const CUtensorMap& sa, const CUtensorMap& sb,
                         const Fp8Shared<T>& shared, int worker, int rank) {
-  if (p.schedule.grouping == Fp8Grouping::kNone) {  // weights into the second-level cache while earlier kernels still run
-    Fp8Work work(p.schedule, p.m, worker);
-    Fp8Piece piece{};
-    if (work.next(piece)) {
-      const TilePlace place = place_of<T>(p, piece, rank);
-      for (int block = piece.k_begin; block < min(piece.k_begin + T::kStages, piece.k_end); ++block) {
-        if constexpr (T::kSwapped) prefetch_box(a, block * 128, place.row);
-        else prefetch_box(b, block * 128, place.column + (T::kShare == Share::kB ? rank * T::kTileN / 2 : 0));
-      }
-    }
-  }
-  wait_for_earlier_kernels();
   RingPosition<T::kStages> at;
+  RingPosition<T::kNotes> note;
   Fp8Work work(p.schedule, p.m, worker);
   Fp8Piece piece{};
-  while (work.next(piece)) {
+  // Groups come from memory that earlier kernels may write. Else the first piece is known, and its weights can already come into the
+  // second-level cache, while those kernels run.
+  const bool grouped = p.schedule.grouping != Fp8Grouping::kNone;
+  if (grouped) wait_for_earlier_kernels();
+  for (bool more = true, first = !grouped; more; note.advance()) {
+    more = work.next(piece);
     const TilePlace place = place_of<T>(p, piece, rank);
+    shared.read[note.stage].wait(note.parity ^ 1u);
+    shared.notes[note.stage] = {piece, place, !more};
+    shared.noted[note.stage].arrive();
+    if (first) {
+      for (int block = piece.k_begin; more && block < min(piece.k_begin + T::kStages, piece.k_end); ++block)
+        prefetch_box(T::kSwapped ? a : b, block * 128, T::kSwapped ? place.row : place.column + (T::kShare == Share::kB ? rank * T::kTileN / 2 : 0));
+      wait_for_earlier_kernels();
+      first = false;
+    }
+    if (!more) break;
     const bool by_rows = p.schedule.grouping == Fp8Grouping::kRowOffsets || p.schedule.grouping == Fp8Grouping::kRowCounts;
     const int row_a = piece.first_row + place.row, row_b = (by_rows ? piece.group * p.n : 0) + place.column;
     // Scales of B's 128x128 tiles: a tile touches one block of columns, or two.
@@ -168,82 +190,83 @@ __device__ void produce(const Fp8Params& p, const CUtensorMap& a, const CUtensor
       }
       at.advance();
     }
+    if (piece.contribution || p.schedule.parts > 1) continue;
+    for (int i = 0; i < T::kBorrowed; ++i, at.advance()) {  // the epilogue's
+      shared.empty[at.stage].wait(at.parity ^ 1u);
+      shared.full[at.stage].arrive();
+      if constexpr (T::kTileScales) shared.full[at.stage].arrive();
+    }
   }
 }
 
-/// Adds up and finishes this worker's share of a tile that was cut into parts: words [first, last) of every thread, all parts in order.
-/// A word is four neighbouring sums of a thread: rows r and r + 8, two columns; word w of a thread has columns 8w and on of its strip.
+/// A tile that was cut into parts: the thread blocks of the cluster lay their sums into shared memory, as rows of D, and each adds up, in
+/// the order of the parts, and finishes its share of the rows.
 template <class T>
-__device__ void finish_share(const Fp8Params& p, const Fp8Piece& piece, const TilePlace& place, const float (&sums)[T::kStrips][T::kCount]) {
-  constexpr int kWords = T::kStrips * T::kCount / 4, kPerStrip = T::kCount / 4;
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread % 128 / 32, group = thread / 128, parts = p.schedule.parts;
-  const std::int64_t first_block = static_cast<std::int64_t>(blockIdx.x) - piece.part;
-  float4* partials = reinterpret_cast<float4*>(p.partials) + first_block * kWords * T::kConsumerThreads + thread;
+__device__ void finish_share(const Fp8Params& p, const Fp8Piece& piece, const TilePlace& place, const float (&sums)[T::kStrips][T::kCount], float* tile) {
+  constexpr int kRows = T::kSwapped ? T::kTileN : T::kTileM, kColumns = T::kSwapped ? T::kTileM : T::kTileN, kPitch = kColumns + 4;
+  static_assert(kRows * kPitch * 4 <= T::kStages * T::kStageBytes);
+  const int thread = thread_here(), lane = thread % 32, warp = thread % 128 / 32, group = thread / 128, parts = p.schedule.parts;
+  const int left = (T::kGroupsM == 2 ? group : 0) * T::kGroupM + warp * 16 + lane / 4, right = (T::kGroupsN == 2 ? group : 0) * T::kGroupN + lane % 4 * 2;
+  named_sync(3, T::kConsumerThreads);  // the stages are not read any more
 #pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    const float* s = sums[i / kPerStrip] + i % kPerStrip * 4;
-    __stcg(partials + (static_cast<std::int64_t>(piece.part) * kWords + i) * T::kConsumerThreads, make_float4(s[0], s[1], s[2], s[3]));
+  for (int i = 0; i < T::kStrips * T::kCount; ++i) {
+    const int strip = i / T::kCount, at = i % T::kCount, l = left + strip * 64 + at / 2 % 2 * 8, r = right + at / 4 * 8 + at % 2;
+    tile[T::kSwapped ? r * kPitch + l : l * kPitch + r] = sums[strip][at];
   }
-  __threadfence();
-  named_sync(3, T::kConsumerThreads);
-  unsigned* flag = p.flags + first_block;
-  if (thread == 0) {
-    atomicAdd(flag, 1u);
-    unsigned there = 0;
-    while (there < static_cast<unsigned>(parts)) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(flag) : "memory");
-  }
-  named_sync(3, T::kConsumerThreads);
-  const int group_m = T::kGroupsM == 2 ? group : 0, group_n = T::kGroupsN == 2 ? group : 0;
-  for (int i = kWords * piece.part / parts; i < kWords * (piece.part + 1) / parts; ++i) {
-    float4 word = __ldcg(partials + static_cast<std::int64_t>(i) * T::kConsumerThreads);
-    for (int part = 1; part < parts; ++part) {
-      const float4 more = __ldcg(partials + (static_cast<std::int64_t>(part) * kWords + i) * T::kConsumerThreads);
+  cluster_sync();
+  const int first = kRows * piece.part / parts, last = kRows * (piece.part + 1) / parts;
+  const int rows = T::kSwapped ? p.n - place.column : piece.rows - place.row, columns = T::kSwapped ? p.m - place.row : p.n - place.column;
+  const std::int64_t d_row = T::kSwapped ? place.column : place.row;
+  const int d_column = T::kSwapped ? place.row : place.column;
+  for (int i = first * (kColumns / 4) + thread; i < last * (kColumns / 4); i += T::kConsumerThreads) {
+    const int r = i / (kColumns / 4), c = i % (kColumns / 4) * 4;
+    float4 word = {0.0f, 0.0f, 0.0f, 0.0f};
+    for (int part = 0; part < parts; ++part) {
+      const float4 more = load_remote(tile + r * kPitch + c, static_cast<std::uint32_t>(part));
       word.x += more.x, word.y += more.y, word.z += more.z, word.w += more.w;
     }
-    const int row = place.row + group_m * T::kGroupM + i / kPerStrip * 64 + warp * 16 + lane / 4;
-    const int column = place.column + group_n * T::kGroupN + i % kPerStrip * 8 + lane % 4 * 2;
-    store_word<T::kSwapped, T::kScaling == Fp8Scaling::kOuter>(p.out, word, row, piece.rows - row, column);
+    if (r < rows && c < columns) store_four<T::kSwapped, T::kScaling == Fp8Scaling::kOuter>(p.out, word, d_row + r, d_column + c, columns - c);
   }
-  named_sync(3, T::kConsumerThreads);
-  if (thread == 0 && atomicAdd(flag, 1u) == 2u * static_cast<unsigned>(parts) - 1u) *flag = 0;  // the last one leaves it as it was
 }
 
 /// Puts a contribution into memory and says that it is there.
 template <class T>
 __device__ void contribute(const Fp8Params& p, const float (&sums)[T::kStrips][T::kCount]) {
   constexpr int kWords = T::kStrips * T::kCount / 4;
-  float4* mine = reinterpret_cast<float4*>(p.partials) + static_cast<std::int64_t>(blockIdx.x) * kWords * T::kConsumerThreads + threadIdx.x;
+  const int thread = thread_here();
+  float4* mine = reinterpret_cast<float4*>(p.partials) + static_cast<std::int64_t>(blockIdx.x) * kWords * T::kConsumerThreads + thread;
 #pragma unroll
   for (int i = 0; i < kWords; ++i) {
     const float* s = sums[i * 4 / T::kCount] + i * 4 % T::kCount;
-    __stcg(mine + i * T::kConsumerThreads, make_float4(s[0], s[1], s[2], s[3]));
+    __stcg(mine + i * T::kConsumerThreads, make_float4(s[1], s[0], s[3], s[2]));  // exchanged, so that sums and accumulators lie in different register banks
   }
   __threadfence();
   named_sync(3, T::kConsumerThreads);
-  if (threadIdx.x == 0) asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(p.flags + blockIdx.x) : "memory");
+  if (thread == 0) asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(p.flags + blockIdx.x) : "memory");
 }
 
 /// Adds what the following workers contributed to this worker's tile.
 template <class T>
 __device__ void add_contributions(const Fp8Params& p, const Fp8Piece& piece, int worker, int rank, float (&sums)[T::kStrips][T::kCount]) {
   constexpr int kWords = T::kStrips * T::kCount / 4;
+  const int thread = thread_here();
   for (int c = 1; c <= piece.contributors; ++c) {
     if (p.schedule.range_begin(worker + c) == p.schedule.range_begin(worker + c + 1)) continue;
     const std::int64_t from = static_cast<std::int64_t>(worker + c) * T::kCluster + rank;
-    if (threadIdx.x == 0) {
+    if (thread == 0) {
       unsigned there = 0;
       while (there == 0) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(p.flags + from) : "memory");
     }
     named_sync(3, T::kConsumerThreads);
-    const float4* theirs = reinterpret_cast<const float4*>(p.partials) + from * kWords * T::kConsumerThreads + threadIdx.x;
+    const float4* theirs = reinterpret_cast<const float4*>(p.partials) + from * kWords * T::kConsumerThreads + thread;
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       const float4 part = __ldcg(theirs + i * T::kConsumerThreads);
       float* s = sums[i * 4 / T::kCount] + i * 4 % T::kCount;
-      s[0] += part.x, s[1] += part.y, s[2] += part.z, s[3] += part.w;
+      s[1] += part.x, s[0] += part.y, s[3] += part.z, s[2] += part.w;
     }
     named_sync(3, T::kConsumerThreads);
-    if (threadIdx.x == 0) p.flags[from] = 0;
+    if (thread == 0) p.flags[from] = 0;
   }
 }
 
@@ -281,107 +304,221 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
   const int first_row = group_m * T::kGroupM + warp * 16 + lane / 4;
   const std::uint32_t first_a = operand_word(shared_address(shared.a(0)) + group_m * T::kGroupM * 128);
   const std::uint32_t first_b = operand_word(shared_address(shared.b(0)) + group_n * T::kGroupN * 128);
-  std::byte* staging = shared.staging + (group * 4 + warp) * T::kBoxes * kStagingBytes;
   constexpr int kTurn = 1;  // named barriers 1 and 2: a warpgroup's turn to multiply; 3: all consumers
   if (T::kInTurn && group == 1) named_arrive(kTurn, T::kConsumerThreads);
-  wait_for_earlier_kernels();
 
-  RingPosition<T::kStages> at;
-  Fp8Work work(p.schedule, p.m, worker);
-  Fp8Piece piece{};
-  while (work.next(piece)) {
-    const TilePlace place = place_of<T>(p, piece, rank);
-    const int column = place.column + group_n * T::kGroupN;
+  RingPosition<T::kStages> at, borrowed;
+  RingPosition<T::kNotes> note;
+  bool lent = false;  // stages from `borrowed` on hold output that tensor copies still read
+  const auto release = [&](int stage) {
+    if (lane >= T::kCluster) return;
+    if constexpr (T::kCluster == 1)
+      shared.empty[stage].arrive();
+    else
+      arrive_remote(shared.empty[stage], static_cast<std::uint32_t>(lane));
+  };
+  const auto give_back = [&] {
+    if (lane == 0) wait_stores_read();
+    __syncwarp();
+    for (int i = 0; i < T::kBorrowed; ++i, borrowed.advance()) release(borrowed.stage);
+    lent = false;
+  };
+  // The same in all lanes, and known to be: descriptors are then computed in uniform registers.
+  const auto offset_of = [](int stage) { return __shfl_sync(0xFFFFFFFFu, static_cast<std::uint32_t>(stage * (T::kStageBytes / 16)), 0); };
+  const auto forget = [&] {  // the note is read
+    __syncwarp();
+    if (lane == 0) shared.read[note.stage].arrive();
+    note.advance();
+  };
+  for (;;) {
+    shared.noted[note.stage].wait(note.parity);
+    const PieceNote& told = shared.notes[note.stage];
+    if (told.last) break;
+    const Fp8Piece& piece = told.piece;
+    const TilePlace& place = told.place;
     const bool early = T::kTileN == 192 && place.column % 128 != 0;  // the second block of columns begins at column 64, not 128
     float sums[T::kStrips][T::kCount];
 #pragma unroll
     for (int i = 0; i < T::kStrips * T::kCount; ++i) sums[i / T::kCount][i % T::kCount] = 0.0f;
 
-    BlockFactors<T> factors;
-    if (piece.k_begin < piece.k_end) {
-      shared.full[at.stage].wait(at.parity);
-      factors.load(shared, at.stage, first_row, group_n, early);
-    }
-    for (int block = piece.k_begin; block < piece.k_end; ++block) {
-      // The same in all lanes, and known to be: descriptors are then computed in uniform registers.
-      const std::uint32_t stage_offset = __shfl_sync(0xFFFFFFFFu, static_cast<std::uint32_t>(at.stage * (T::kStageBytes / 16)), 0);
-      RingPosition<T::kStages> next = at;
-      next.advance();
-      BlockFactors<T> next_factors = factors;
-#pragma unroll
-      for (int strip = 0; strip < T::kStrips; ++strip) {
-        constexpr int kLast = T::kStrips - 1;
-        float accumulators[T::kCount];
-        const std::uint32_t a = first_a + stage_offset + strip * (64 * 128 / 16), b = first_b + stage_offset;
-        if constexpr (T::kInTurn) named_sync(kTurn + group, T::kConsumerThreads);
-        pin(accumulators);
+    if constexpr (T::kPipelined) {
+      float accumulators[2][T::kCount];
+      BlockFactors<T> factors[2];
+      int left = piece.k_end - piece.k_begin;
+      const auto issue = [&](float (&into)[T::kCount], BlockFactors<T>& its, const RingPosition<T::kStages>& where) {
+        const std::uint32_t stage_offset = offset_of(where.stage);
+        shared.full[where.stage].wait(where.parity);
+        pin(into);
         wgmma_fence();
 #pragma unroll
-        for (int step = 0; step < 4; ++step) wgmma<T::kPair>(accumulators, operand(a + step * 2), operand(b + step * 2), step > 0);
+        for (int step = 0; step < 4; ++step)
+          wgmma<T::kPair>(into, operand(first_a + stage_offset + step * 2), operand(first_b + stage_offset + step * 2), step > 0);
         wgmma_commit();
-        if constexpr (T::kInTurn) named_arrive(kTurn + (group ^ 1), T::kConsumerThreads);
-
-        float column_scale[T::kScalesOfB ? T::kCount / 2 : 1];
-        if constexpr (T::kScalesOfB) {
+        its.load(shared, where.stage, first_row, group_n, early);
+      };
+      const auto promote = [&](float (&from)[T::kCount], const BlockFactors<T>& its, int stage) {
+        pin(from);
+        const float* column_scales = shared.b_scales(stage) + group_n * T::kGroupN + lane % 4 * 2;
 #pragma unroll
-          for (int i = 0; i < T::kCount / 4; ++i) {
-            const float2 two = *reinterpret_cast<const float2*>(shared.b_scales(at.stage) + group_n * T::kGroupN + i * 8 + lane % 4 * 2);
-            column_scale[2 * i] = two.x;
-            column_scale[2 * i + 1] = two.y;
-          }
-        }
-        if (strip == kLast && block + 1 < piece.k_end) {
-          shared.full[next.stage].wait(next.parity);
-          next_factors.load(shared, next.stage, first_row, group_n, early);
-        }
-        wgmma_wait<0>();
-        pin(accumulators);
-        if (strip == kLast && lane < T::kCluster) {  // the stage is read: its producers may fill it again
-          if constexpr (T::kCluster == 1)
-            shared.empty[at.stage].arrive();
-          else
-            arrive_remote(shared.empty[at.stage], static_cast<std::uint32_t>(lane));
-        }
-#pragma unroll
-        for (int i = 0; i < T::kCount; ++i) {  // promotion
-          const float factor = factors.of[strip][i / 2 % 2][BlockFactors<T>::kColumns == 3 ? i / 32 : 0];
-          float& sum = sums[strip][i];
+        for (int i = 0; i < T::kCount; ++i) {
+          const float factor = its.of[0][i / 2 % 2][0];
           if constexpr (T::kScaling == Fp8Scaling::kOuter)
-            sum += accumulators[i];
-          else if constexpr (T::kScalesOfB)
-            sum = __fmaf_rn(accumulators[i], factor * column_scale[i / 4 * 2 + i % 2], sum);
+            sums[0][i] += from[i];
           else
-            sum = __fmaf_rn(accumulators[i], factor, sum);
+            sums[0][i] = __fmaf_rn(from[i], T::kScalesOfB ? factor * column_scales[i / 4 * 8 + i % 2] : factor, sums[0][i]);
+        }
+        if constexpr (T::kScalesOfB) release(stage);
+      };
+      // Issue and wait stand in straight lines, without conditions: else the compiler serialises the products.
+      const auto step = [&](float (&now)[T::kCount], const BlockFactors<T>& its, float (&then)[T::kCount], BlockFactors<T>& next_its) {
+        RingPosition<T::kStages> next = at;
+        next.advance();
+        issue(then, next_its, next);
+        wgmma_wait<1>();
+        if constexpr (!T::kScalesOfB) release(at.stage);
+        promote(now, its, at.stage);
+        at = next;
+      };
+      const auto finish = [&](float (&now)[T::kCount], const BlockFactors<T>& its) {
+        wgmma_wait<0>();
+        if constexpr (!T::kScalesOfB) release(at.stage);
+        promote(now, its, at.stage);
+        at.advance();
+      };
+      if (lent) give_back();
+      if (left > 0) {
+        issue(accumulators[0], factors[0], at);
+        for (; left > 2; left -= 2) {
+          step(accumulators[0], factors[0], accumulators[1], factors[1]);
+          step(accumulators[1], factors[1], accumulators[0], factors[0]);
+        }
+        if (left == 2) {
+          step(accumulators[0], factors[0], accumulators[1], factors[1]);
+          finish(accumulators[1], factors[1]);
+        } else {
+          finish(accumulators[0], factors[0]);
         }
       }
-      factors = next_factors;
-      at = next;
+    } else {
+      BlockFactors<T> factors;
+      int left = piece.k_end - piece.k_begin;
+      if (left > 0) {
+        shared.full[at.stage].wait(at.parity);
+        factors.load(shared, at.stage, first_row, group_n, early);
+      }
+      for (; left > 0; --left) {
+        const std::uint32_t stage_offset = offset_of(at.stage);
+        RingPosition<T::kStages> next = at;
+        next.advance();
+        BlockFactors<T> next_factors = factors;
+#pragma unroll
+        for (int strip = 0; strip < T::kStrips; ++strip) {
+          constexpr int kLast = T::kStrips - 1;
+          float accumulators[T::kCount];
+          const std::uint32_t a = first_a + stage_offset + strip * (64 * 128 / 16), b = first_b + stage_offset;
+          if constexpr (T::kInTurn) named_sync_after(kTurn + group, T::kConsumerThreads, sums[strip == 0 ? kLast : strip - 1][T::kCount - 1], p.zero);
+          pin(accumulators);
+          wgmma_fence();
+#pragma unroll
+          for (int step = 0; step < 4; ++step) wgmma<T::kPair>(accumulators, operand(a + step * 2), operand(b + step * 2), step > 0);
+          wgmma_commit();
+          if constexpr (T::kInTurn) named_arrive(kTurn + (group ^ 1), T::kConsumerThreads);
+
+          float column_scale[T::kScalesOfB ? T::kCount / 2 : 1];
+          if constexpr (T::kScalesOfB) {
+#pragma unroll
+            for (int i = 0; i < T::kCount / 4; ++i) {
+              const float2 two = *reinterpret_cast<const float2*>(shared.b_scales(at.stage) + group_n * T::kGroupN + i * 8 + lane % 4 * 2);
+              column_scale[2 * i] = two.x;
+              column_scale[2 * i + 1] = two.y;
+            }
+          }
+          if (strip == kLast && lent) give_back();
+          if (strip == kLast && left > 1) {
+            shared.full[next.stage].wait(next.parity);
+            next_factors.load(shared, next.stage, first_row, group_n, early);
+          }
+          wgmma_wait<0>();
+          pin(accumulators);
+          if (strip == kLast) release(at.stage);
+#pragma unroll
+          for (int i = 0; i < T::kCount; ++i) {  // promotion
+            const float factor = factors.of[strip][i / 2 % 2][BlockFactors<T>::kColumns == 3 ? i / 32 : 0];
+            float& sum = sums[strip][i];
+            if constexpr (T::kScaling == Fp8Scaling::kOuter)
+              sum += accumulators[i];
+            else if constexpr (T::kScalesOfB)
+              sum = __fmaf_rn(accumulators[i], factor * column_scale[i / 4 * 2 + i % 2], sum);
+            else
+              sum = __fmaf_rn(accumulators[i], factor, sum);
+          }
+        }
+        factors = next_factors;
+        at = next;
+      }
     }
 
-    if (p.schedule.parts > 1) {
-      finish_share<T>(p, piece, place, sums);
-      continue;
+    wait_for_earlier_kernels();  // from here on D and partial sums are written; the producer has waited before the operands were read
+    if constexpr (T::kCluster == 1) {  // clusters have no parts
+      if (p.schedule.parts > 1) {
+        finish_share<T>(p, piece, place, sums, reinterpret_cast<float*>(shared.tiles));
+        forget();
+        continue;
+      }
     }
     if (piece.contribution) {
       contribute<T>(p, sums);
+      forget();
       continue;
     }
     add_contributions<T>(p, piece, worker, rank, sums);
-    if (lane == 0) wait_stores_read();
-    __syncwarp();
+    if (lent) give_back();
+    borrowed = at;
+    RingPosition<T::kStages> lender[T::kBorrowed];
+#pragma unroll
+    for (int i = 0; i < T::kBorrowed; ++i, at.advance()) {
+      shared.full[at.stage].wait(at.parity);
+      lender[i] = at;
+    }
+    const int here = thread_here(), warp_here = here % 128 / 32, group_here = here / 128;
+    const auto staging = [&](int box) {
+      const int index = (group_here * 4 + warp_here) * T::kBoxes + box, which = index / T::kBoxesPerStage;
+      const int stage = T::kBorrowed == 1 || which == 0 ? lender[0].stage : lender[T::kBorrowed - 1].stage;
+      return shared.a(stage) + (index - which * T::kBoxesPerStage) * kStagingBytes;
+    };
+    const int column = place.column + (T::kGroupsN == 2 ? group_here : 0) * T::kGroupN;
+    const int first = place.row + (T::kGroupsM == 2 ? group_here : 0) * T::kGroupM + warp_here * 16;  // of the group; strips are 64 rows apart
     const std::int64_t group_row = p.schedule.grouping == Fp8Grouping::kDepth ? piece.group * p.d_group_rows : piece.first_row;
+    constexpr int kPerStrip = T::kGroupN >= 64 ? T::kGroupN / 64 : 1;
 #pragma unroll
     for (int strip = 0; strip < T::kStrips; ++strip) {
-      const int row = place.row + group_m * T::kGroupM + strip * 64 + warp * 16, rows = piece.rows - row;
+      const int row = first + strip * 64, rows = piece.rows - row;
       if constexpr (T::kScaling == Fp8Scaling::kOuter) scale_sums(p.out, sums[strip], group_row + row, rows, column);
-      if constexpr (T::kSwapped)
-        store_transposed(p.out, sums[strip], row, rows, column, staging);
-      else if (p.out.vector_stores)
-        store_plain(p.out, d, sums[strip], group_row + row, rows, column, staging + strip * (T::kGroupN / 64) * kStagingBytes);
-      else
-        store_any(p.out, sums[strip], group_row + row, rows, column, staging);
+      if constexpr (T::kSwapped) {
+        store_transposed(p.out, sums[strip], row, rows, column, staging(0));
+      } else if (p.out.vector_stores) {
+#pragma unroll
+        for (int box = 0; box < kPerStrip; ++box) stage_box(p.out.epilogue.out == DType::kF16, sums[strip] + box * 32, staging(strip * kPerStrip + box));
+      } else {
+        store_any(p.out, sums[strip], group_row + row, rows, column, staging(0));
+      }
     }
-    if (lane == 0) commit_stores();
+    if (!T::kSwapped && p.out.vector_stores) {
+      fence_shared_for_copies();
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < T::kBoxes; ++i) {
+        const int row = first + i / kPerStrip * 64, rows = piece.rows - row, box_column = column + i % kPerStrip * 64;
+        if (rows >= 16 || p.out.rows_end_with_d) {
+          if (lane == 0) store_box(d, box_column, static_cast<int>(group_row) + row, staging(i));
+        } else {
+          store_staged_rows(p.out, group_row + row, rows, box_column, staging(i));
+        }
+      }
+      if (lane == 0) commit_stores();
+    }
+    lent = true;
+    forget();
   }
   if (lane == 0) wait_stores_read();
 }
@@ -392,14 +529,22 @@ __global__ void __launch_bounds__(T::kThreads, 1)
                 const __grid_constant__ CUtensorMap sa, const __grid_constant__ CUtensorMap sb, const __grid_constant__ CUtensorMap d) {
   extern __shared__ std::byte memory[];
   const Fp8Shared<T> shared(memory);
+  const bool parted = T::kCluster == 1 && p.schedule.parts > 1;
   const int rank = T::kCluster == 1 ? 0 : static_cast<int>(cluster_rank());
   const int worker = static_cast<int>(blockIdx.x) / T::kCluster;
   if (threadIdx.x == 0) {
     prefetch_map(a);
     prefetch_map(b);
+    if constexpr (T::kScalesOfA) prefetch_map(sa);
+    if constexpr (T::kScalesOfB) prefetch_map(sb);
+    if (p.out.vector_stores) prefetch_map(d);
     for (int stage = 0; stage < T::kStages; ++stage) {
       shared.full[stage].init(T::kTileScales ? 2 : 1);
       shared.empty[stage].init(T::kConsumers * 4 * T::kCluster);
+    }
+    for (int note = 0; note < T::kNotes; ++note) {
+      shared.noted[note].init(1);
+      shared.read[note].init(T::kConsumers * 4);
     }
     fence_barriers();
   }
@@ -408,13 +553,14 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   let_next_kernel_start();
 
   if (threadIdx.x >= T::kConsumerThreads) {
-    give_registers<24>();
+    give_registers<40>();
     if (threadIdx.x == T::kConsumerThreads) produce<T>(p, a, b, sa, sb, shared, worker, rank);
   } else {
-    take_registers<240>();
+    take_registers<232>();
     consume<T>(p, d, shared, worker, rank);
   }
-  if constexpr (T::kCluster > 1) cluster_sync();  // nobody leaves while its shared memory may still be written from outside
+  if (parted && threadIdx.x >= T::kConsumerThreads) cluster_sync();  // the consumers are in finish_share
+  if (T::kCluster > 1 || parted) cluster_sync();  // nobody leaves while its shared memory may still be used from outside
 }
 
 }  // namespace narrow::cuda::sm90

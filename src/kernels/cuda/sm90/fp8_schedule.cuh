@@ -6,8 +6,8 @@
 /// contribution, which goes to memory first of all; the tile belongs to the worker that has its beginning, which computes it last and
 /// adds the contributions in order. So nobody waits long, sums have one order, and every worker contributes to one tile at most.
 ///
-/// Where there are far fewer tiles than workers, every tile is cut into the same number of parts, one per worker; all of them put their
-/// sums into memory, and each adds up, in order, and finishes its share of the tile.
+/// Where there are far fewer tiles than workers, every tile is cut into the same number of parts, one per thread block of a cluster; all of
+/// them put their sums into shared memory, and each adds up, in order, and finishes its share of the tile.
 
 #include <cstdint>
 

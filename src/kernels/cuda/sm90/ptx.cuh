@@ -13,6 +13,13 @@ namespace narrow::cuda::sm90 {
 
 __device__ inline std::uint32_t shared_address(const void* pointer) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer)); }
 
+/// threadIdx.x, read where it stands: what an epilogue derives from it is not computed ahead and kept in registers through a main loop.
+__device__ inline int thread_here() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 // Clusters.
 
 __device__ inline std::uint32_t cluster_rank() {
@@ -34,6 +41,21 @@ __device__ inline void arrive_remote(Barrier& barrier, std::uint32_t rank) {
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
       "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
       "}\n" ::"r"(barrier.address()), "r"(rank) : "memory");
+}
+
+/// Sixteen bytes of the shared memory of thread block `rank`, at the same place as `here` in this one's.
+__device__ inline float4 load_remote(const void* here, std::uint32_t rank) {
+  float4 value;
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n"
+      "}\n"
+      : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+      : "r"(shared_address(here)), "r"(rank)
+      : "memory");
+  return value;
 }
 
 // Tensor copies: a box of a matrix, whose shape and swizzle the map holds, from (column, row) on. Outside the matrix they read zeros.
@@ -97,6 +119,8 @@ __device__ inline void give_registers() {
 }
 
 __device__ inline void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+/// named_sync that is not moved above the computation of `value`; `zero` is 0 at run time.
+__device__ inline void named_sync_after(int id, int threads, float value, int zero) { named_sync(id + (__float_as_int(value) & zero), threads); }
 __device__ inline void named_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
