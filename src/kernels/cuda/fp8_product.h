@@ -53,7 +53,6 @@ struct Fp8Problem {
   Fp8Epilogue epilogue;
   void* d = nullptr;
   std::int64_t d_pitch = 0;               ///< elements from row to row
-  void* workspace = nullptr;              ///< fp8_workspace_bytes, zeros before the first launch; zeros again after each
 };
 
 /// A way to run a product: the tile of a thread block, whether thread blocks share operands, whether tiles are cut along k.
@@ -67,22 +66,17 @@ struct Fp8Config {
 /// The listed configurations, and how one launch would be laid out.
 std::span<const Fp8Config> fp8_configs();
 
-/// How tiles are dealt to the workers (sm90/fp8_schedule.cuh): whole, whole but for a last round of equal ranges along k, or all of
-/// them cut into `n` parts along k.
-struct Fp8Split {
-  int parts = 1;
-  bool ranges = false;
-};
-
 struct Fp8Plan {
   int config = 0;
-  int tiles = 0, workers = 0, whole_tiles = 0, parts = 1;
+  int tiles = 0, workers = 0;
+  int parts = 1;  ///< of every tile along k, one per thread block of a cluster
 };
 
 /// The plan for a shape: the table of measurements where it has the shape's neighbourhood, else a cost model.
 Fp8Plan plan_fp8_product(const Fp8Problem& problem, int multiprocessors);
-Fp8Plan make_fp8_plan(const Fp8Problem& problem, int config, Fp8Split split, int multiprocessors);
-std::size_t fp8_workspace_bytes(const Fp8Plan& plan);
+Fp8Plan make_fp8_plan(const Fp8Problem& problem, int config, int parts, int multiprocessors);
+/// Whether the configuration was compiled for the problem's formats and scaling.
+bool has_fp8_config(const Fp8Problem& problem, int config);
 
 /// Returns CUDA's error code. Hopper alone (compute capability 9.0).
 int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream stream);

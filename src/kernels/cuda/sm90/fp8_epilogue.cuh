@@ -70,16 +70,16 @@ __device__ inline std::uint32_t pack16(bool half, float low, float high) {
   return result;
 }
 
-/// Multiplies a thread's sums by the scales of their rows and columns.
+/// Multiplies a thread's sums by the scales of their rows and columns; scales of columns begin at `first`.
 template <int kCount>
-__device__ inline void scale_sums(const Fp8Output& out, float (&sums)[kCount], std::int64_t row, int rows, int column) {
+__device__ inline void scale_sums(const Fp8Output& out, float (&sums)[kCount], std::int64_t row, int rows, int column, std::int64_t first) {
   const int lane = thread_here() % 32, r = lane / 4;
   const float low = r < rows ? __ldg(out.a_scales + (row + r) * out.a_scale_step) : 0.0f;
   const float high = r + 8 < rows ? __ldg(out.a_scales + (row + r + 8) * out.a_scale_step) : 0.0f;
 #pragma unroll
   for (int i = 0; i < kCount / 2; ++i) {
     const int c = min(column + i / 2 * 8 + lane % 4 * 2 + i % 2, out.n - 1), at = i / 2 * 4 + i % 2;
-    const float scale = __ldg(out.b_scales + std::int64_t{c} * out.b_scale_step);
+    const float scale = __ldg(out.b_scales + (first + c) * out.b_scale_step);
     sums[at] *= low * scale;
     sums[at + 2] *= high * scale;
   }

@@ -11,18 +11,18 @@ namespace {
 using namespace sm90;
 
 constexpr std::array kConfigs = {
-    Fp8Config{"256x128_shared_a", 256, 128, 4, 1, 2}, Fp8Config{"256x128_shared_a_free", 256, 128, 4, 1, 2},
-    Fp8Config{"128x192_shared_b", 128, 192, 5, 2, 1}, Fp8Config{"128x192_shared_b_free", 128, 192, 5, 2, 1},
-    Fp8Config{"128x128_shared_b", 128, 128, 6, 2, 1}, Fp8Config{"128x128", 128, 128, 6, 1, 1},
-    Fp8Config{"128x128_free", 128, 128, 6, 1, 1},     Fp8Config{"64x128", 64, 128, 8, 1, 1},
-    Fp8Config{"64x128_free", 64, 128, 8, 1, 1},       Fp8Config{"64x256", 64, 256, 5, 1, 1},
-    Fp8Config{"256x128", 256, 128, 4, 1, 1},          Fp8Config{"128x192", 128, 192, 5, 1, 1},
-    Fp8Config{"swapped_128x16", 128, 16, 10, 1, 1, true}, Fp8Config{"swapped_128x32", 128, 32, 9, 1, 1, true},
-    Fp8Config{"swapped_128x64", 128, 64, 8, 1, 1, true},
+    Fp8Config{"256x128_cluster_1x2", 256, 128, 4, 1, 2},
+    Fp8Config{"128x192_cluster_2x1", 128, 192, 5, 2, 1},
+    Fp8Config{"128x128_cluster_2x1", 128, 128, 6, 2, 1},
+    Fp8Config{"128x128", 128, 128, 6, 1, 1},
+    Fp8Config{"128x192", 128, 192, 5, 1, 1},
+    Fp8Config{"64x128", 64, 128, 8, 1, 1},
+    Fp8Config{"64x256", 64, 256, 5, 1, 1},
+    Fp8Config{"swapped_128x16", 128, 16, 10, 1, 1, true},
+    Fp8Config{"swapped_128x32", 128, 32, 9, 1, 1, true},
 };
 
 constexpr int kTileK = 128;
-constexpr std::size_t kFlagBytes = 1024;
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -74,28 +74,19 @@ std::int64_t rows_of_b(const Fp8Problem& p) {
 
 std::span<const Fp8Config> fp8_configs() { return kConfigs; }
 
-Fp8Plan make_fp8_plan(const Fp8Problem& problem, int config, Fp8Split split, int multiprocessors) {
-  const Fp8Config& c = kConfigs[static_cast<std::size_t>(config)];
-  const int cluster = c.cluster_m * c.cluster_n, workers = multiprocessors / cluster;
-  const int left = c.swapped ? problem.n : problem.m, right = c.swapped ? problem.m : problem.n;
-  Fp8Plan plan{config, ceil_div(left, c.tile_m * c.cluster_m) * ceil_div(right, c.tile_n * c.cluster_n), workers, 0, 1};
-  if (problem.grouping == Fp8Grouping::kDepth) plan.tiles *= problem.groups;
-  plan.whole_tiles = plan.tiles;
-  if (problem.grouping != Fp8Grouping::kNone) return plan;
-  const int k_blocks = ceil_div(problem.k, kTileK);
-  if (split.parts > 1 && cluster == 1) {
-    plan.parts = std::min({split.parts, workers / std::max(plan.tiles, 1), k_blocks, 8});
-    if (plan.parts > 1) return plan;
-    plan.parts = 1;
-  }
-  if (split.ranges && plan.tiles % workers != 0) plan.whole_tiles = std::max(0, plan.tiles / workers - 1) * workers;
-  return plan;
+bool has_fp8_config(const Fp8Problem& problem, int config) {
+  return find_instance(problem, config) != nullptr && (!kConfigs[static_cast<std::size_t>(config)].swapped || problem.grouping == Fp8Grouping::kNone);
 }
 
-std::size_t fp8_workspace_bytes(const Fp8Plan& plan) {
-  if (plan.whole_tiles == plan.tiles) return 0;
-  const Fp8Config& c = kConfigs[static_cast<std::size_t>(plan.config)];
-  return kFlagBytes + std::size_t{4} * static_cast<std::size_t>(plan.workers * c.cluster_m * c.cluster_n) * static_cast<std::size_t>(c.tile_m * c.tile_n);
+Fp8Plan make_fp8_plan(const Fp8Problem& problem, int config, int parts, int multiprocessors) {
+  const Fp8Config& c = kConfigs[static_cast<std::size_t>(config)];
+  const int left = c.swapped ? problem.n : problem.m, right = c.swapped ? problem.m : problem.n;
+  Fp8Plan plan{config, ceil_div(left, c.tile_m * c.cluster_m) * ceil_div(right, c.tile_n * c.cluster_n), multiprocessors / (c.cluster_m * c.cluster_n), 1};
+  if (problem.grouping == Fp8Grouping::kDepth) plan.tiles *= problem.groups;
+  // Parts of a tile are the thread blocks of a cluster, which has at most 8; all of them must run at once.
+  if (problem.grouping == Fp8Grouping::kNone && c.cluster_m * c.cluster_n == 1)
+    plan.parts = std::clamp(std::min({parts, multiprocessors / std::max(plan.tiles, 1), ceil_div(problem.k, kTileK)}), 1, 8);
+  return plan;
 }
 
 int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream stream) {
@@ -122,10 +113,13 @@ int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream st
     encoded = encoded && encode_map(d, problem.d, Element::k16Bit, problem.n, rows_of_d(problem), problem.d_pitch * 2, 64, 16);
   if (!encoded) return cudaErrorInvalidValue;
 
+  const bool known = problem.grouping == Fp8Grouping::kNone || problem.grouping == Fp8Grouping::kDepth;
+  if (known && plan.tiles == 0) return cudaSuccess;
+  const int workers = known ? std::min(plan.workers, plan.tiles * plan.parts) : plan.workers;
   Fp8Params params{};
   const int left = c.swapped ? problem.n : problem.m, right = c.swapped ? problem.m : problem.n;
   params.schedule = {.tiles_m = ceil_div(left, c.tile_m * c.cluster_m), .tiles_n = ceil_div(right, c.tile_n * c.cluster_n), .k_blocks = k_blocks,
-                     .workers = plan.workers, .tiles = plan.tiles, .whole_tiles = plan.whole_tiles, .parts = plan.parts, .band = std::max(1, 2048 / (c.tile_m * c.cluster_m)),
+                     .workers = workers, .tiles = plan.tiles, .parts = plan.parts, .band = std::max(1, 2048 / (c.tile_m * c.cluster_m)),
                      .tile_m = c.tile_m * c.cluster_m, .rows = problem.m, .groups = problem.groups, .grouping = problem.grouping, .offsets = problem.offsets};
   params.out = {.epilogue = e, .a_scales = c.swapped ? problem.b_scales : problem.a_scales,
                 .b_scales = c.swapped ? problem.a_scales : problem.b_scales, .a_scale_step = c.swapped ? problem.b_scale_step : problem.a_scale_step,
@@ -137,8 +131,6 @@ int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream st
   params.n = right;
   params.k_blocks = k_blocks;
   params.d_group_rows = problem.m;
-  params.flags = static_cast<unsigned*>(problem.workspace);
-  params.partials = reinterpret_cast<float*>(static_cast<std::byte*>(problem.workspace) + kFlagBytes);
 
   if (const cudaError_t error = cudaFuncSetAttribute(instance->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance->shared_bytes)) return error;
   cudaLaunchAttribute attributes[2]{};
@@ -146,10 +138,6 @@ int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream st
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {static_cast<unsigned>(cluster * plan.parts), 1, 1};
-  const bool known = problem.grouping == Fp8Grouping::kNone || problem.grouping == Fp8Grouping::kDepth;
-  int workers = plan.workers;
-  if (plan.parts > 1) workers = plan.tiles * plan.parts;
-  else if (known && plan.whole_tiles == plan.tiles) workers = std::min(plan.workers, plan.tiles);
   cudaLaunchConfig_t launch{};
   launch.gridDim = dim3(static_cast<unsigned>(workers * cluster));
   launch.blockDim = dim3(static_cast<unsigned>(instance->threads));

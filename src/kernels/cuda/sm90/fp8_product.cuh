@@ -19,14 +19,13 @@ namespace narrow::cuda::sm90 {
 enum class Share : std::uint8_t { kNothing, kA, kB };  ///< what the two thread blocks of a cluster have in common
 
 /// What is known when a kernel is compiled.
-template <int kTileM_, int kTileN_, int kStages_, Share kShare_, Fp8Scaling kScaling_ = Fp8Scaling::kBlockTile, bool kInTurn_ = true,
+template <int kTileM_, int kTileN_, int kStages_, Share kShare_, Fp8Scaling kScaling_ = Fp8Scaling::kBlockTile,
           Fp8Pair kPair_ = Fp8Pair::kE4m3E4m3, bool kSwapped_ = false>
 struct Fp8Tile {
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kStages = kStages_, kTileK = 128;
   static constexpr Share kShare = kShare_;
   static constexpr Fp8Scaling kScaling = kScaling_;
   static constexpr Fp8Pair kPair = kPair_;
-  static constexpr bool kInTurn = kInTurn_ && !(kTileM_ <= 128 && kTileN_ <= 128);  ///< warpgroups issue their products in turn, so that promotion and product alternate
   static constexpr bool kSwapped = kSwapped_;  ///< few rows: the weights take wgmma's 64 rows, the rows of A its columns; D is stored transposed
   static constexpr int kCluster = kShare == Share::kNothing ? 1 : 2;
   static constexpr int kConsumers = 2, kConsumerThreads = kConsumers * 128;
@@ -62,9 +61,6 @@ struct Fp8Params {
   const float* b_scales;       ///< of kBlockTile
   int m, n, k_blocks;          ///< k_blocks: a row of b_scales
   std::int64_t d_group_rows;   ///< of kDepth: rows of D per group
-  int zero;                    ///< 0
-  float* partials;             ///< contributions, one per thread block
-  unsigned* flags;             ///< one per thread block: its contribution is there
 };
 
 /// Where a thread block's part of a piece lies.
@@ -190,7 +186,7 @@ __device__ void produce(const Fp8Params& p, const CUtensorMap& a, const CUtensor
       }
       at.advance();
     }
-    if (piece.contribution || p.schedule.parts > 1) continue;
+    if (p.schedule.parts > 1) continue;
     for (int i = 0; i < T::kBorrowed; ++i, at.advance()) {  // the epilogue's
       shared.empty[at.stage].wait(at.parity ^ 1u);
       shared.full[at.stage].arrive();
@@ -207,7 +203,7 @@ __device__ void finish_share(const Fp8Params& p, const Fp8Piece& piece, const Ti
   static_assert(kRows * kPitch * 4 <= T::kStages * T::kStageBytes);
   const int thread = thread_here(), lane = thread % 32, warp = thread % 128 / 32, group = thread / 128, parts = p.schedule.parts;
   const int left = (T::kGroupsM == 2 ? group : 0) * T::kGroupM + warp * 16 + lane / 4, right = (T::kGroupsN == 2 ? group : 0) * T::kGroupN + lane % 4 * 2;
-  named_sync(3, T::kConsumerThreads);  // the stages are not read any more
+  named_sync(1, T::kConsumerThreads);  // the stages are not read any more
 #pragma unroll
   for (int i = 0; i < T::kStrips * T::kCount; ++i) {
     const int strip = i / T::kCount, at = i % T::kCount, l = left + strip * 64 + at / 2 % 2 * 8, r = right + at / 4 * 8 + at % 2;
@@ -226,47 +222,6 @@ __device__ void finish_share(const Fp8Params& p, const Fp8Piece& piece, const Ti
       word.x += more.x, word.y += more.y, word.z += more.z, word.w += more.w;
     }
     if (r < rows && c < columns) store_four<T::kSwapped, T::kScaling == Fp8Scaling::kOuter>(p.out, word, d_row + r, d_column + c, columns - c);
-  }
-}
-
-/// Puts a contribution into memory and says that it is there.
-template <class T>
-__device__ void contribute(const Fp8Params& p, const float (&sums)[T::kStrips][T::kCount]) {
-  constexpr int kWords = T::kStrips * T::kCount / 4;
-  const int thread = thread_here();
-  float4* mine = reinterpret_cast<float4*>(p.partials) + static_cast<std::int64_t>(blockIdx.x) * kWords * T::kConsumerThreads + thread;
-#pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    const float* s = sums[i * 4 / T::kCount] + i * 4 % T::kCount;
-    __stcg(mine + i * T::kConsumerThreads, make_float4(s[1], s[0], s[3], s[2]));  // exchanged, so that sums and accumulators lie in different register banks
-  }
-  __threadfence();
-  named_sync(3, T::kConsumerThreads);
-  if (thread == 0) asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(p.flags + blockIdx.x) : "memory");
-}
-
-/// Adds what the following workers contributed to this worker's tile.
-template <class T>
-__device__ void add_contributions(const Fp8Params& p, const Fp8Piece& piece, int worker, int rank, float (&sums)[T::kStrips][T::kCount]) {
-  constexpr int kWords = T::kStrips * T::kCount / 4;
-  const int thread = thread_here();
-  for (int c = 1; c <= piece.contributors; ++c) {
-    if (p.schedule.range_begin(worker + c) == p.schedule.range_begin(worker + c + 1)) continue;
-    const std::int64_t from = static_cast<std::int64_t>(worker + c) * T::kCluster + rank;
-    if (thread == 0) {
-      unsigned there = 0;
-      while (there == 0) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(p.flags + from) : "memory");
-    }
-    named_sync(3, T::kConsumerThreads);
-    const float4* theirs = reinterpret_cast<const float4*>(p.partials) + from * kWords * T::kConsumerThreads + thread;
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) {
-      const float4 part = __ldcg(theirs + i * T::kConsumerThreads);
-      float* s = sums[i * 4 / T::kCount] + i * 4 % T::kCount;
-      s[1] += part.x, s[0] += part.y, s[3] += part.z, s[2] += part.w;
-    }
-    named_sync(3, T::kConsumerThreads);
-    if (thread == 0) p.flags[from] = 0;
   }
 }
 
@@ -297,15 +252,13 @@ struct BlockFactors {
 
 /// A consumer warpgroup.
 template <class T>
-__device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Shared<T>& shared, int worker, int rank) {
+__device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Shared<T>& shared) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread % 128 / 32;
   const int group = __shfl_sync(0xFFFFFFFFu, thread / 128, 0);  // the same in all lanes, and known to be
   const int group_m = T::kGroupsM == 2 ? group : 0, group_n = T::kGroupsN == 2 ? group : 0;
   const int first_row = group_m * T::kGroupM + warp * 16 + lane / 4;
   const std::uint32_t first_a = operand_word(shared_address(shared.a(0)) + group_m * T::kGroupM * 128);
   const std::uint32_t first_b = operand_word(shared_address(shared.b(0)) + group_n * T::kGroupN * 128);
-  constexpr int kTurn = 1;  // named barriers 1 and 2: a warpgroup's turn to multiply; 3: all consumers
-  if (T::kInTurn && group == 1) named_arrive(kTurn, T::kConsumerThreads);
 
   RingPosition<T::kStages> at, borrowed;
   RingPosition<T::kNotes> note;
@@ -416,13 +369,11 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
           constexpr int kLast = T::kStrips - 1;
           float accumulators[T::kCount];
           const std::uint32_t a = first_a + stage_offset + strip * (64 * 128 / 16), b = first_b + stage_offset;
-          if constexpr (T::kInTurn) named_sync_after(kTurn + group, T::kConsumerThreads, sums[strip == 0 ? kLast : strip - 1][T::kCount - 1], p.zero);
           pin(accumulators);
           wgmma_fence();
 #pragma unroll
           for (int step = 0; step < 4; ++step) wgmma<T::kPair>(accumulators, operand(a + step * 2), operand(b + step * 2), step > 0);
           wgmma_commit();
-          if constexpr (T::kInTurn) named_arrive(kTurn + (group ^ 1), T::kConsumerThreads);
 
           float column_scale[T::kScalesOfB ? T::kCount / 2 : 1];
           if constexpr (T::kScalesOfB) {
@@ -466,12 +417,6 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
         continue;
       }
     }
-    if (piece.contribution) {
-      contribute<T>(p, sums);
-      forget();
-      continue;
-    }
-    add_contributions<T>(p, piece, worker, rank, sums);
     if (lent) give_back();
     borrowed = at;
     RingPosition<T::kStages> lender[T::kBorrowed];
@@ -489,11 +434,14 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
     const int column = place.column + (T::kGroupsN == 2 ? group_here : 0) * T::kGroupN;
     const int first = place.row + (T::kGroupsM == 2 ? group_here : 0) * T::kGroupM + warp_here * 16;  // of the group; strips are 64 rows apart
     const std::int64_t group_row = p.schedule.grouping == Fp8Grouping::kDepth ? piece.group * p.d_group_rows : piece.first_row;
+    // Row and column scales: every group has its own rows of A, and its own matrix of B; groups along k share them.
+    [[maybe_unused]] const std::int64_t scale_row = piece.first_row;
+    [[maybe_unused]] const std::int64_t scale_column = p.schedule.grouping == Fp8Grouping::kDepth ? 0 : static_cast<std::int64_t>(piece.group) * p.n;
     constexpr int kPerStrip = T::kGroupN >= 64 ? T::kGroupN / 64 : 1;
 #pragma unroll
     for (int strip = 0; strip < T::kStrips; ++strip) {
       const int row = first + strip * 64, rows = piece.rows - row;
-      if constexpr (T::kScaling == Fp8Scaling::kOuter) scale_sums(p.out, sums[strip], group_row + row, rows, column);
+      if constexpr (T::kScaling == Fp8Scaling::kOuter) scale_sums(p.out, sums[strip], scale_row + row, rows, column, scale_column);
       if constexpr (T::kSwapped) {
         store_transposed(p.out, sums[strip], row, rows, column, staging(0));
       } else if (p.out.vector_stores) {
@@ -557,7 +505,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     if (threadIdx.x == T::kConsumerThreads) produce<T>(p, a, b, sa, sb, shared, worker, rank);
   } else {
     take_registers<232>();
-    consume<T>(p, d, shared, worker, rank);
+    consume<T>(p, d, shared);
   }
   if (parted && threadIdx.x >= T::kConsumerThreads) cluster_sync();  // the consumers are in finish_share
   if (T::kCluster > 1 || parted) cluster_sync();  // nobody leaves while its shared memory may still be used from outside

@@ -1,13 +1,8 @@
 #pragma once
-/// Which tiles, and which part of k of each, every worker of an fp8 product computes. A worker is a thread block, or a cluster of them.
+/// Which tiles every worker of an fp8 product computes. A worker is a thread block, or a cluster of them. Tiles are dealt in turn.
 ///
-/// Whole tiles are dealt in turn. The other tiles are laid end to end along k and cut into equal ranges, one per worker, so that no
-/// multiprocessor waits while others work on a last, half-empty round. A worker's range may start inside a tile: that piece is a
-/// contribution, which goes to memory first of all; the tile belongs to the worker that has its beginning, which computes it last and
-/// adds the contributions in order. So nobody waits long, sums have one order, and every worker contributes to one tile at most.
-///
-/// Where there are far fewer tiles than workers, every tile is cut into the same number of parts, one per thread block of a cluster; all of
-/// them put their sums into shared memory, and each adds up, in order, and finishes its share of the tile.
+/// Where there are far fewer tiles than multiprocessors, every tile is cut along k into the same number of parts, one per thread block of a
+/// cluster; all of them put their sums into shared memory, and each adds up, in order, and finishes its share of the tile.
 
 #include <cstdint>
 
@@ -22,24 +17,13 @@ struct Fp8Schedule {
   int k_blocks;            ///< of one group; of kDepth unused
   int workers;
   int tiles;               ///< of kNone and kDepth
-  int whole_tiles;         ///< of kNone; all of them otherwise
-  int parts;               ///< of kNone: parts of every tile along k; 1 with whole tiles or ranges
+  int parts;               ///< of kNone: parts of every tile along k
   int band;                ///< tiles along m that neighbouring tile numbers walk through first, for the second-level cache
   int tile_m;              ///< rows of a worker's tile
   int rows;                ///< of kRowCounts: rows of A per group
   int groups;
   Fp8Grouping grouping;
   const std::int32_t* offsets;
-
-  __host__ __device__ int split_units() const { return (tiles - whole_tiles) * k_blocks; }
-  /// Where worker w's range of the split tiles begins. Cuts close to a tile's edge move there.
-  __host__ __device__ int range_begin(int w) const {
-    constexpr int kClose = 2;
-    const int unit = split_units() / workers * w + split_units() % workers * w / workers, inside = unit % k_blocks;
-    if (k_blocks < 4 * kClose) return unit;
-    if (inside <= kClose) return unit - inside;
-    return k_blocks - inside <= kClose ? unit + k_blocks - inside : unit;
-  }
 };
 
 /// A part of a tile: k blocks [k_begin, k_end), counted from the first column of A and B.
@@ -47,20 +31,13 @@ struct Fp8Piece {
   int tile;                 ///< of its group
   int group, k_begin, k_end;
   int first_row, rows;      ///< of A and D: where the group begins, how many it has
-  bool contribution;        ///< does not hold the tile's beginning
-  int contributors;         ///< workers after this one that hold the rest of the tile
   int part;                 ///< of Fp8Schedule::parts
 };
 
 /// A worker's pieces in order.
 class Fp8Work {
  public:
-  __device__ Fp8Work(const Fp8Schedule& schedule, int rows, int worker) : s_(schedule), rows_(rows), worker_(worker), tile_(worker) {
-    if (s_.grouping == Fp8Grouping::kNone && s_.whole_tiles < s_.tiles && s_.parts == 1) {
-      position_ = s_.range_begin(worker);
-      end_ = s_.range_begin(worker + 1);
-    }
-  }
+  __device__ Fp8Work(const Fp8Schedule& schedule, int rows, int worker) : s_(schedule), rows_(rows), tile_(worker) {}
 
   __device__ bool next(Fp8Piece& piece) {
     switch (s_.grouping) {
@@ -72,25 +49,9 @@ class Fp8Work {
 
  private:
   __device__ bool next_plain(Fp8Piece& piece) {
-    if (s_.parts > 1) {
-      const int index = worker_ / s_.parts, part = worker_ % s_.parts;
-      if (done_ || index >= s_.tiles) return false;
-      done_ = true;
-      piece = {index, 0, s_.k_blocks * part / s_.parts, s_.k_blocks * (part + 1) / s_.parts, 0, rows_, false, 0, part};
-      return true;
-    }
-    const bool inside = position_ < end_ && position_ % s_.k_blocks != 0;
-    if (inside || (tile_ >= s_.whole_tiles && position_ < end_)) {
-      const int index = position_ / s_.k_blocks, first = index * s_.k_blocks, last = first + s_.k_blocks, stop = min(last, end_);
-      int contributors = 0;
-      if (!inside)
-        while (worker_ + 1 + contributors < s_.workers && s_.range_begin(worker_ + 1 + contributors) < last) ++contributors;
-      piece = {s_.whole_tiles + index, 0, position_ - first, stop - first, 0, rows_, inside, contributors, 0};
-      position_ = stop;
-      return true;
-    }
-    if (tile_ >= s_.whole_tiles) return false;
-    piece = {tile_, 0, 0, s_.k_blocks, 0, rows_, false, 0, 0};
+    const int index = tile_ / s_.parts, part = tile_ % s_.parts;
+    if (index >= s_.tiles) return false;
+    piece = {index, 0, s_.k_blocks * part / s_.parts, s_.k_blocks * (part + 1) / s_.parts, 0, rows_, part};
     tile_ += s_.workers;
     return true;
   }
@@ -106,7 +67,7 @@ class Fp8Work {
       }
       if (tile_ < before_ + count_) break;
     }
-    piece = {tile_ - before_, group_, 0, s_.k_blocks, first_row_, group_rows_, false, 0, 0};
+    piece = {tile_ - before_, group_, 0, s_.k_blocks, first_row_, group_rows_, 0};
     tile_ += s_.workers;
     return true;
   }
@@ -114,15 +75,13 @@ class Fp8Work {
   __device__ bool next_depth(Fp8Piece& piece) {
     if (tile_ >= s_.tiles) return false;
     const int per_group = s_.tiles_m * s_.tiles_n, group = tile_ / per_group;
-    piece = {tile_ - group * per_group, group, __ldg(s_.offsets + group) / 128, __ldg(s_.offsets + group + 1) / 128, 0, rows_, false, 0, 0};
+    piece = {tile_ - group * per_group, group, __ldg(s_.offsets + group) / 128, __ldg(s_.offsets + group + 1) / 128, 0, rows_, 0};
     tile_ += s_.workers;
     return true;
   }
 
   const Fp8Schedule& s_;
-  int rows_, worker_, tile_;
-  int position_ = 0, end_ = 0;
-  bool done_ = false;
+  int rows_, tile_;
   int group_ = 0, before_ = 0, count_ = -1, first_row_ = 0, group_rows_ = 0;
 };
 

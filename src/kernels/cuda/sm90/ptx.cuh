@@ -119,9 +119,6 @@ __device__ inline void give_registers() {
 }
 
 __device__ inline void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
-/// named_sync that is not moved above the computation of `value`; `zero` is 0 at run time.
-__device__ inline void named_sync_after(int id, int threads, float value, int zero) { named_sync(id + (__float_as_int(value) & zero), threads); }
-__device__ inline void named_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
