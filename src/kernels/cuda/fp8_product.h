@@ -31,7 +31,7 @@ struct Fp8Epilogue {
   DType residual_type = DType::kBf16;   ///< kF32, kF16, kBf16
   bool accumulate = false;              ///< adds what D holds; of fp32 D
   DType out = DType::kBf16;             ///< kF32, kF16, kBf16, kF8E4m3, kF8E5m2
-  float out_scale_inverse = 1.0f;       ///< of fp8: code = encode(v * this)
+  float out_scale = 1.0f;               ///< of fp8: code = encode(v / out_scale)
 };
 
 struct Fp8Problem {
@@ -55,11 +55,12 @@ struct Fp8Problem {
   std::int64_t d_pitch = 0;               ///< elements from row to row
 };
 
-/// A way to run a product: the tile of a thread block, whether thread blocks share operands, whether tiles are cut along k.
+/// A way to run a product: the tile of a thread block, how many of them share operands.
 struct Fp8Config {
   const char* name;
-  int tile_m, tile_n, stages;
+  int tile_m, tile_n;
   int cluster_m, cluster_n;
+  double slowdown;          ///< of the model in sm90/fp8_plan.cc
   bool swapped = false;     ///< tile_m counts rows of B and tile_n rows of A: for few rows of A
 };
 
@@ -72,13 +73,25 @@ struct Fp8Plan {
   int parts = 1;  ///< of every tile along k, one per thread block of a cluster
 };
 
-/// The plan for a shape: the table of measurements where it has the shape's neighbourhood, else a cost model.
-Fp8Plan plan_fp8_product(const Fp8Problem& problem, int multiprocessors);
-Fp8Plan make_fp8_plan(const Fp8Problem& problem, int config, int parts, int multiprocessors);
-/// Whether the configuration was compiled for the problem's formats and scaling.
+/// Whether the configuration was compiled for the problem's formats, scaling and grouping.
 bool has_fp8_config(const Fp8Problem& problem, int config);
+/// A launch of one configuration with up to `parts` parts.
+Fp8Plan make_fp8_plan(const Fp8Problem& problem, int config, int parts, int multiprocessors);
+/// Estimated microseconds of a plan on an H200: sm90/fp8_plan.cc gives the model.
+double estimate_fp8_plan(const Fp8Problem& problem, const Fp8Plan& plan);
+/// The plan with the lowest estimate.
+Fp8Plan choose_fp8_plan(const Fp8Problem& problem, int multiprocessors);
 
-/// Returns CUDA's error code. Hopper alone (compute capability 9.0).
+/// Hopper alone (compute capability 9.0). Results are CUDA's error codes.
 int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream stream);
+/// Any device.
+int launch_fp8_product_any(const Fp8Problem& problem, Stream stream);
+
+/// What the current device is.
+struct Fp8Device {
+  bool is_hopper = false;
+  int multiprocessors = 0;
+};
+Fp8Device fp8_device();
 
 }  // namespace narrow::cuda

@@ -1,11 +1,7 @@
 #pragma once
 /// From fp32 sums in a warpgroup's registers to the output: scales, bias, activation, residual, conversion, stores.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
-
-#include "kernels/cuda/fp8_product.h"
+#include "kernels/cuda/fp8_finish.cuh"
 #include "kernels/cuda/sm90/ptx.cuh"
 
 namespace narrow::cuda::sm90 {
@@ -22,44 +18,10 @@ struct Fp8Output {
   bool vector_stores;        ///< 16-bit output without bias, activation, residual; rows can be stored 16 bytes at a time
 };
 
-__device__ inline float activate(Activation activation, float v) {
-  switch (activation) {
-    case Activation::kRelu: return fmaxf(v, 0.0f);
-    case Activation::kGelu: return 0.5f * v * (1.0f + erff(v * 0.70710678118654752f));
-    case Activation::kSilu: return v / (1.0f + expf(-v));
-    default: return v;
-  }
-}
-
-__device__ inline float load_value(const void* data, DType type, std::int64_t i) {
-  if (type == DType::kF32) return static_cast<const float*>(data)[i];
-  if (type == DType::kF16) return __half2float(static_cast<const __half*>(data)[i]);
-  return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
-}
-
-__device__ inline float clamp_half(float v) { return fminf(fmaxf(v, -65504.0f), 65504.0f); }
-
-/// The finished value of one scaled sum, before its conversion.
 __device__ inline float finish(const Fp8Output& out, float v, std::int64_t row, int column) {
-  const Fp8Epilogue& e = out.epilogue;
-  if (e.bias != nullptr) v += __ldg(e.bias + column);
-  v = activate(e.activation, v);
-  if (e.residual != nullptr) v += load_value(e.residual, e.residual_type, row * out.residual_pitch + column);
-  if (e.accumulate) v += static_cast<const float*>(out.d)[row * out.pitch + column];
-  return v;
+  return finish_value(out.epilogue, out.d, v, column, row * out.pitch + column, row * out.residual_pitch + column);
 }
-
-__device__ inline void store_value(const Fp8Output& out, float v, std::int64_t i) {
-  switch (out.epilogue.out) {
-    case DType::kF32: static_cast<float*>(out.d)[i] = v; break;
-    case DType::kF16: static_cast<__half*>(out.d)[i] = __float2half_rn(clamp_half(v)); break;
-    case DType::kBf16: static_cast<__nv_bfloat16*>(out.d)[i] = __float2bfloat16_rn(v); break;
-    default: {
-      const __nv_fp8_interpretation_t format = out.epilogue.out == DType::kF8E4m3 ? __NV_E4M3 : __NV_E5M2;
-      static_cast<std::uint8_t*>(out.d)[i] = __nv_cvt_float_to_fp8(v * out.epilogue.out_scale_inverse, __NV_SATFINITE, format);
-    }
-  }
-}
+__device__ inline void store_value(const Fp8Output& out, float v, std::int64_t at) { store_converted(out.epilogue, out.d, v, at); }
 
 __device__ inline std::uint32_t pack16(bool half, float low, float high) {
   std::uint32_t result;

@@ -3,24 +3,13 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/sm90/fp8_kernels.h"
 
 namespace narrow::cuda {
 namespace {
 
 using namespace sm90;
-
-constexpr std::array kConfigs = {
-    Fp8Config{"256x128_cluster_1x2", 256, 128, 4, 1, 2},
-    Fp8Config{"128x192_cluster_2x1", 128, 192, 5, 2, 1},
-    Fp8Config{"128x128_cluster_2x1", 128, 128, 6, 2, 1},
-    Fp8Config{"128x128", 128, 128, 6, 1, 1},
-    Fp8Config{"128x192", 128, 192, 5, 1, 1},
-    Fp8Config{"64x128", 64, 128, 8, 1, 1},
-    Fp8Config{"64x256", 64, 256, 5, 1, 1},
-    Fp8Config{"swapped_128x16", 128, 16, 10, 1, 1, true},
-    Fp8Config{"swapped_128x32", 128, 32, 9, 1, 1, true},
-};
 
 constexpr int kTileK = 128;
 
@@ -72,25 +61,16 @@ std::int64_t rows_of_b(const Fp8Problem& p) {
 
 }  // namespace
 
-std::span<const Fp8Config> fp8_configs() { return kConfigs; }
-
 bool has_fp8_config(const Fp8Problem& problem, int config) {
-  return find_instance(problem, config) != nullptr && (!kConfigs[static_cast<std::size_t>(config)].swapped || problem.grouping == Fp8Grouping::kNone);
+  return find_instance(problem, config) != nullptr && (!fp8_configs()[static_cast<std::size_t>(config)].swapped || problem.grouping == Fp8Grouping::kNone);
 }
 
-Fp8Plan make_fp8_plan(const Fp8Problem& problem, int config, int parts, int multiprocessors) {
-  const Fp8Config& c = kConfigs[static_cast<std::size_t>(config)];
-  const int left = c.swapped ? problem.n : problem.m, right = c.swapped ? problem.m : problem.n;
-  Fp8Plan plan{config, ceil_div(left, c.tile_m * c.cluster_m) * ceil_div(right, c.tile_n * c.cluster_n), multiprocessors / (c.cluster_m * c.cluster_n), 1};
-  if (problem.grouping == Fp8Grouping::kDepth) plan.tiles *= problem.groups;
-  // Parts of a tile are the thread blocks of a cluster, which has at most 8; all of them must run at once.
-  if (problem.grouping == Fp8Grouping::kNone && c.cluster_m * c.cluster_n == 1)
-    plan.parts = std::clamp(std::min({parts, multiprocessors / std::max(plan.tiles, 1), ceil_div(problem.k, kTileK)}), 1, 8);
-  return plan;
+Fp8Device fp8_device() {
+  return {device_attribute(cudaDevAttrComputeCapabilityMajor, 0) == 9 && device_attribute(cudaDevAttrComputeCapabilityMinor, -1) == 0, multiprocessors()};
 }
 
 int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream stream) {
-  const Fp8Config& c = kConfigs[static_cast<std::size_t>(plan.config)];
+  const Fp8Config& c = fp8_configs()[static_cast<std::size_t>(plan.config)];
   const Fp8Instance* instance = find_instance(problem, plan.config);
   if (instance == nullptr || encoder() == nullptr) return cudaErrorNotSupported;
   const int k_blocks = ceil_div(problem.k, kTileK), cluster = c.cluster_m * c.cluster_n;

@@ -34,14 +34,17 @@ struct Fp8Tile {
   static constexpr int kStrips = kGroupM / 64;       ///< products of 64 rows that it computes one after the other
   static constexpr int kCount = kGroupN / 2;         ///< accumulators of a thread
   static constexpr int kThreads = kConsumerThreads + 128;
-  /// Two sets of accumulators, where the registers are there: the products of the next k block run while this one's are promoted.
-  static constexpr bool kPipelined = kStrips == 1 && kCount <= 64;
   static constexpr int kBytesA = kTileM * kTileK, kBytesB = kTileN * kTileK;
   static constexpr bool kTileScales = kScaling == Fp8Scaling::kBlockTile;                              ///< scales of 128x128 tiles of the weights
   static constexpr bool kScalesOfA = kScaling != Fp8Scaling::kOuter && !(kTileScales && kSwapped);   ///< 1x128 scales of the left operand
   static constexpr bool kScalesOfB = kScaling == Fp8Scaling::kBlockBlock || (kTileScales && kSwapped);  ///< and of the right one
   static constexpr int kScaleBytesA = kScalesOfA ? kTileM * 4 : 0, kScaleBytesB = kScalesOfB ? (kTileN * 4 + 127) / 128 * 128 : 0;
   static constexpr int kTileScaleBytes = kTileScales ? 16 : 0;
+  /// Two sets of accumulators, where the registers are there (and one scale per row serves all columns): the products of the next k block run while this one's are promoted.
+  static constexpr bool kPipelined = kStrips == 1 && kCount <= 64 && !kScalesOfB;
+  /// Without them the two warpgroups multiply in turn, so that one's products run while the other promotes. (With two strips each they
+  /// drift apart by themselves.)
+  static constexpr bool kTurns = !kPipelined && kStrips == 1 && kCount >= 64;
   static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kCopiedBytes = kStageBytes + kScaleBytesA + (kScalesOfB ? kTileN * 4 : 0);
   static constexpr int kBoxes = kSwapped ? 1 : kStrips * (kGroupN / 64);        ///< staged boxes of a warp
@@ -49,7 +52,7 @@ struct Fp8Tile {
   static constexpr int kBorrowed = (kConsumers * 4 * kBoxes + kBoxesPerStage - 1) / kBoxesPerStage;  ///< stages that the epilogue borrows
   static constexpr int kNotes = 4;                                                ///< pieces that the producer may be ahead of the consumers
   static constexpr int kShared = 1024 + kStages * (kStageBytes + kScaleBytesA + kScaleBytesB + kTileScaleBytes) +
-                                 (kStages + kNotes) * 2 * static_cast<int>(sizeof(Barrier)) + kNotes * 64;
+                                 ((kStages + kNotes) * 2 + kConsumers) * static_cast<int>(sizeof(Barrier)) + kNotes * 64;
   static_assert(kTileM % 64 == 0 && kGroupM % 64 == 0 && (kGroupN == 16 || kGroupN == 32 || kGroupN == 64 || kGroupN == 128 || kGroupN == 192));
   static_assert(!kSwapped || (kTileM == 128 && kShare == Share::kNothing));
   static_assert(kBytesA % 1024 == 0 && kBytesB % 1024 == 0 && kShared <= 232448 && kBorrowed < kStages);
@@ -87,6 +90,7 @@ struct Fp8Shared {
   Barrier* empty;
   Barrier* noted;
   Barrier* read;
+  Barrier* turn;
   PieceNote* notes;
 
   __device__ explicit Fp8Shared(std::byte* memory) {
@@ -99,7 +103,8 @@ struct Fp8Shared {
     empty = full + T::kStages;
     noted = empty + T::kStages;
     read = noted + T::kNotes;
-    notes = reinterpret_cast<PieceNote*>(read + T::kNotes);
+    turn = read + T::kNotes;
+    notes = reinterpret_cast<PieceNote*>(turn + T::kConsumers);
   }
   __device__ std::byte* a(int stage) const { return tiles + stage * T::kStageBytes; }
   __device__ std::byte* b(int stage) const { return tiles + stage * T::kStageBytes + T::kBytesA; }
@@ -260,6 +265,8 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
   const std::uint32_t first_a = operand_word(shared_address(shared.a(0)) + group_m * T::kGroupM * 128);
   const std::uint32_t first_b = operand_word(shared_address(shared.b(0)) + group_n * T::kGroupN * 128);
 
+  unsigned turns = 0;  // taken so far; an mbarrier, since the compiler would move a bar.sync above the promotion
+  if (T::kTurns && group == 1 && lane == 0) shared.turn[0].arrive();
   RingPosition<T::kStages> at, borrowed;
   RingPosition<T::kNotes> note;
   bool lent = false;  // stages from `borrowed` on hold output that tensor copies still read
@@ -309,18 +316,11 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
         wgmma_commit();
         its.load(shared, where.stage, first_row, group_n, early);
       };
-      const auto promote = [&](float (&from)[T::kCount], const BlockFactors<T>& its, int stage) {
+      const auto promote = [&](float (&from)[T::kCount], const BlockFactors<T>& its) {
         pin(from);
-        const float* column_scales = shared.b_scales(stage) + group_n * T::kGroupN + lane % 4 * 2;
 #pragma unroll
-        for (int i = 0; i < T::kCount; ++i) {
-          const float factor = its.of[0][i / 2 % 2][0];
-          if constexpr (T::kScaling == Fp8Scaling::kOuter)
-            sums[0][i] += from[i];
-          else
-            sums[0][i] = __fmaf_rn(from[i], T::kScalesOfB ? factor * column_scales[i / 4 * 8 + i % 2] : factor, sums[0][i]);
-        }
-        if constexpr (T::kScalesOfB) release(stage);
+        for (int i = 0; i < T::kCount; ++i)
+          sums[0][i] = T::kScaling == Fp8Scaling::kOuter ? sums[0][i] + from[i] : __fmaf_rn(from[i], its.of[0][i / 2 % 2][0], sums[0][i]);
       };
       // Issue and wait stand in straight lines, without conditions: else the compiler serialises the products.
       const auto step = [&](float (&now)[T::kCount], const BlockFactors<T>& its, float (&then)[T::kCount], BlockFactors<T>& next_its) {
@@ -328,14 +328,14 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
         next.advance();
         issue(then, next_its, next);
         wgmma_wait<1>();
-        if constexpr (!T::kScalesOfB) release(at.stage);
-        promote(now, its, at.stage);
+        release(at.stage);
+        promote(now, its);
         at = next;
       };
       const auto finish = [&](float (&now)[T::kCount], const BlockFactors<T>& its) {
         wgmma_wait<0>();
-        if constexpr (!T::kScalesOfB) release(at.stage);
-        promote(now, its, at.stage);
+        release(at.stage);
+        promote(now, its);
         at.advance();
       };
       if (lent) give_back();
@@ -369,11 +369,13 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
           constexpr int kLast = T::kStrips - 1;
           float accumulators[T::kCount];
           const std::uint32_t a = first_a + stage_offset + strip * (64 * 128 / 16), b = first_b + stage_offset;
+          if constexpr (T::kTurns) shared.turn[group].wait(turns++);
           pin(accumulators);
           wgmma_fence();
 #pragma unroll
           for (int step = 0; step < 4; ++step) wgmma<T::kPair>(accumulators, operand(a + step * 2), operand(b + step * 2), step > 0);
           wgmma_commit();
+          if (T::kTurns && lane == 0) shared.turn[group ^ 1].arrive();
 
           float column_scale[T::kScalesOfB ? T::kCount / 2 : 1];
           if constexpr (T::kScalesOfB) {
@@ -490,6 +492,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
       shared.full[stage].init(T::kTileScales ? 2 : 1);
       shared.empty[stage].init(T::kConsumers * 4 * T::kCluster);
     }
+    for (int group = 0; group < T::kConsumers; ++group) shared.turn[group].init(4);
     for (int note = 0; note < T::kNotes; ++note) {
       shared.noted[note].init(1);
       shared.read[note].init(T::kConsumers * 4);
