@@ -22,7 +22,7 @@ struct Fp8Matrix {
   Scheme scheme;               ///< fp8_e4m3 or fp8_e5m2 with fp32 scales: tensor, row, block128, or (weights) 128x128
   std::int64_t groups = 1, rows = 0, k = 0;
   std::int64_t pitch = 0;      ///< bytes from row to row
-  std::int64_t scale_rows = 0; ///< of block128: rows of all groups, padded to a multiple of 4
+  std::int64_t scale_rows = 0; ///< of block128: rows of all groups, each group padded to a multiple of 4
   Buffer codes;
   Buffer scales;
 
@@ -32,7 +32,8 @@ struct Fp8Matrix {
 /// The tensor, a matrix or a batch of them, for products. Shares its memory where the layout is right already (k a multiple of 16, no 1x128
 /// scales), else copies: codes beyond k are zeros, so any k is exact.
 Fp8Matrix prepare_fp8(const DeviceQuantized& q, Stream stream);
-/// What fused_quantize wrote; with transposed_scales and k a multiple of 16 nothing is copied.
+/// What fused_quantize wrote; with transposed_scales and k a multiple of 16 nothing is copied. A batch with transposed scales has a multiple
+/// of 4 rows in each matrix.
 Fp8Matrix prepare_fp8(const FusedOutput& q, Stream stream);
 
 struct Fp8MatmulOptions {

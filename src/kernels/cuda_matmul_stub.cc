@@ -22,6 +22,6 @@ int launch_fp8_product(const Fp8Problem&, const Fp8Plan&, Stream) { refuse(); }
 int launch_fp8_product_any(const Fp8Problem&, Stream) { refuse(); }
 Fp8Device fp8_device() { refuse(); }
 int launch_pad_rows(const std::uint8_t*, std::int64_t, std::int64_t, std::uint8_t*, std::int64_t, Stream) { refuse(); }
-int launch_transpose_scales(const float*, std::int64_t, std::int64_t, float*, std::int64_t, Stream) { refuse(); }
+int launch_transpose_scales(const float*, std::int64_t, std::int64_t, std::int64_t, float*, std::int64_t, Stream) { refuse(); }
 
 }  // namespace narrow::cuda

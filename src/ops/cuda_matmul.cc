@@ -43,12 +43,15 @@ Fp8Matrix prepare(const Scheme& scheme, const Shape& shape, const Buffer& codes,
     check(launch_pad_rows(codes.as<std::uint8_t>(), rows, matrix.cols, result.codes.as<std::uint8_t>(), result.pitch, stream), "prepare_fp8");
   }
   if (scheme.granularity == Granularity::block(kBlock)) {
-    result.scale_rows = padded_scale_rows(rows);
-    if (!transposed || !is_aligned(scales)) {
-      const std::int64_t blocks = (matrix.cols + kBlock - 1) / kBlock;
-      if (transposed) throw InvalidArgument("prepare_fp8: transposed scales must start at a multiple of 16 bytes; use allocate_fused");
+    const std::int64_t padded = round_up(matrix.rows, 4), blocks = (matrix.cols + kBlock - 1) / kBlock;
+    result.scale_rows = matrix.matrices * padded;
+    if (transposed) {
+      if (!is_aligned(scales) || (matrix.matrices > 1 && padded != matrix.rows))
+        throw InvalidArgument(fmt::format("prepare_fp8: transposed scales of {} must start at a multiple of 16 bytes and have a multiple of 4 rows in each "
+                                          "matrix; use allocate_fused, or leave transposed_scales out", to_string(shape)));
+    } else {
       result.scales = Buffer::allocate(static_cast<std::size_t>(blocks * result.scale_rows) * sizeof(float), codes.device());
-      check(launch_transpose_scales(scales.as<float>(), rows, blocks, result.scales.as<float>(), result.scale_rows, stream), "prepare_fp8");
+      check(launch_transpose_scales(scales.as<float>(), matrix.matrices, matrix.rows, blocks, result.scales.as<float>(), padded, stream), "prepare_fp8");
     }
   }
   return result;

@@ -80,32 +80,43 @@ __global__ void compare(const Fp8Problem p, std::int64_t rows, const float* old,
   }
   const bool depth = p.grouping == Fp8Grouping::kDepth;
   const std::int64_t row_a = depth ? row % p.m : row, row_b = (depth ? 0 : std::int64_t{group} * p.n) + column;
+  const bool counts = p.grouping == Fp8Grouping::kRowCounts;
+  const std::int64_t scale_row_a = counts ? group * round_up_to_4(p.m) + row_a - std::int64_t{group} * p.m : row_a;
+  const std::int64_t scale_row_b = (depth ? 0 : group * round_up_to_4(p.n)) + column;
   const int begin = depth ? p.offsets[group] : 0, end = depth ? p.offsets[group + 1] : p.k;
   const int k_blocks = (p.k + 127) / 128, n_blocks = (p.n + 127) / 128;
-  double sum = 0, magnitude = 0;
+  double sum = 0, magnitude = 0, cut = 0;
   for (int k = begin; k < end; k += 128) {
-    double part = 0, absolute = 0;
-    for (int j = k; j < min(k + 128, end); ++j) {
-      const double product = decode(p.a[row_a * p.a_pitch + j], p.a_is_e5m2) * decode(p.b[row_b * p.b_pitch + j], p.b_is_e5m2);
-      part += product;
-      absolute += fabs(product);
+    // Hopper's tensor cores add 32 products and the accumulator at a time: all are aligned to the largest of them and keep 13 fraction
+    // bits, so that each of the 33 loses up to 2^-13 of the largest.
+    double part = 0, absolute = 0, lost = 0;
+    for (int step = k; step < min(k + 128, end); step += 32) {
+      double most = fabs(part);
+      for (int j = step; j < min(step + 32, end); ++j) {
+        const double product = decode(p.a[row_a * p.a_pitch + j], p.a_is_e5m2) * decode(p.b[row_b * p.b_pitch + j], p.b_is_e5m2);
+        part += product;
+        absolute += fabs(product);
+        most = fmax(most, fabs(product));
+      }
+      lost += 33 * ldexp(most, -13);
     }
     double factor = 1;
-    if (p.scaling != Fp8Scaling::kOuter) factor = p.a_scales[(k / 128) * p.a_scale_rows + row_a];
+    if (p.scaling != Fp8Scaling::kOuter) factor = p.a_scales[(k / 128) * p.a_scale_rows + scale_row_a];
     if (p.scaling == Fp8Scaling::kBlockTile) factor *= p.b_scales[(std::int64_t{depth ? 0 : group} * n_blocks + column / 128) * k_blocks + k / 128];
-    if (p.scaling == Fp8Scaling::kBlockBlock) factor *= p.b_scales[(k / 128) * p.b_scale_rows + row_b];
+    if (p.scaling == Fp8Scaling::kBlockBlock) factor *= p.b_scales[(k / 128) * p.b_scale_rows + scale_row_b];
     sum += factor * part;
     magnitude += factor * absolute;
+    cut += factor * lost;
   }
   if (p.scaling == Fp8Scaling::kOuter) {
     const double factor = static_cast<double>(p.a_scales[row_a * p.a_scale_step]) * p.b_scales[row_b * p.b_scale_step];
     sum *= factor;
     magnitude *= factor;
+    cut *= factor;
   }
-  // Inside a block of 128 Hopper's tensor cores keep 13 fraction bits below the largest term of each of their 4 steps; across blocks and in
-  // the epilogue it is fp32. The activations' slopes are at most 1.13.
-  const double terms = end - begin, fp32 = ldexp(1.0, -24), tensor_core = 4 * ldexp(1.0, -13);
-  double error = (tensor_core + (terms / 128 + 8) * fp32) * magnitude;
+  // Across blocks and in the epilogue it is fp32. The activations' slopes are at most 1.13.
+  const double terms = end - begin, fp32 = ldexp(1.0, -24);
+  double error = cut + (terms / 128 + 8) * fp32 * magnitude;
   if (p.epilogue.bias != nullptr) sum += p.epilogue.bias[column], error += 4 * fp32 * (fabs(sum) + magnitude);
   double exact = activate_exactly(p.epilogue.activation, sum);
   error = 1.13 * error + 8 * fp32 * fabs(exact) + ldexp(1.0, -140);

@@ -43,7 +43,7 @@ class Pool {
     const std::int64_t blocks = (k + 127) / 128, all = groups * rows;
     std::int64_t scales = 1;
     if (m.scheme.granularity == Granularity::row()) scales = all;
-    if (m.scheme.granularity == Granularity::block(128)) m.scale_rows = padded_scale_rows(all), scales = blocks * m.scale_rows;
+    if (m.scheme.granularity == Granularity::block(128)) m.scale_rows = groups * padded_scale_rows(rows), scales = blocks * m.scale_rows;
     if (m.scheme.granularity == Granularity::block(128, 128)) scales = groups * ((rows + 127) / 128) * blocks;
     m.codes = piece(e5m2 ? e5m2_ : e4m3_, static_cast<std::size_t>(all * m.pitch), generator);
     m.scales = piece(scales_, static_cast<std::size_t>(scales) * sizeof(float), generator);
@@ -110,8 +110,11 @@ class MatmulTest : public ::testing::Test {
       copy_bytes(memory.data(), pool_->floats(rows * pitch, generator_).data(), static_cast<std::size_t>(rows * pitch) * 4, stream);
       copy_bytes(old.data(), memory.data(), static_cast<std::size_t>(rows * pitch) * 4, stream);
     }
-    ASSERT_NO_THROW(matmul(c.x, c.w, y, stream, c.options)) << what;
-    const MatmulErrors errors = compare_with_oracle(fp8_problem(c.x, c.w, y, c.options), c.options.accumulate ? old.as<float>() : nullptr, stream);
+    MatmulErrors errors;
+    ASSERT_NO_THROW({
+      matmul(c.x, c.w, y, stream, c.options);
+      errors = compare_with_oracle(fp8_problem(c.x, c.w, y, c.options), c.options.accumulate ? old.as<float>() : nullptr, stream);
+    }) << what;
     ASSERT_EQ(errors.outside, 0u) << what << ": worst share of the bound " << errors.worst_share;
     ASSERT_EQ(errors.touched, 0u) << what << ": rows outside the groups were written";
     memory.check(stream, what);
@@ -243,7 +246,7 @@ TEST_F(MatmulTest, QuantizedTensorsOfAnyDepthMultiplyAsTheirValues) {
             sum += product;
             magnitude += std::fabs(product);
           }
-          ASSERT_NEAR(host.as<float>()[i * 33 + j], sum, std::ldexp(magnitude, -11)) << scales.x << " x " << scales.w << " k " << k << " at " << i << ", " << j;
+          ASSERT_NEAR(host.as<float>()[i * 33 + j], sum, std::ldexp(magnitude, -10)) << scales.x << " x " << scales.w << " k " << k << " at " << i << ", " << j;
         }
     }
 }

@@ -44,8 +44,8 @@ struct Fp8Problem {
   std::int64_t a_pitch = 0, b_pitch = 0;  ///< bytes from row to row, multiples of 16, of 16-byte aligned memory
   bool a_is_e5m2 = false, b_is_e5m2 = false;
   Fp8Scaling scaling = Fp8Scaling::kOuter;
-  /// kOuter: one per row (step 1) or one (step 0). Blocks along k: [k blocks, scale rows], scale rows a multiple of 4 and the
-  /// memory 16-byte aligned. kBlockTile's B: [group, blocks of n, k blocks].
+  /// kOuter: one per row (step 1) or one (step 0). Blocks along k: [k blocks, scale rows], 16-byte aligned; the rows of every group of B, and
+  /// of kRowCounts' A, are padded to a multiple of 4. kBlockTile's B: [group, blocks of n, k blocks].
   const float* a_scales = nullptr;
   const float* b_scales = nullptr;
   int a_scale_step = 0, b_scale_step = 0;
@@ -54,6 +54,8 @@ struct Fp8Problem {
   void* d = nullptr;
   std::int64_t d_pitch = 0;               ///< elements from row to row
 };
+
+constexpr std::int64_t round_up_to_4(std::int64_t rows) { return (rows + 3) / 4 * 4; }
 
 /// A way to run a product: the tile of a thread block, how many of them share operands.
 struct Fp8Config {

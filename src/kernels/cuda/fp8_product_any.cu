@@ -38,6 +38,9 @@ __global__ void fp8_product_any(const Fp8Problem p, std::int64_t rows) {
   if (!group.real) return;
   const bool depth = p.grouping == Fp8Grouping::kDepth;
   const std::int64_t row_a = depth ? row - std::int64_t{group.group} * p.m : row, row_b = (depth ? 0 : std::int64_t{group.group} * p.n) + column;
+  const bool counts = p.grouping == Fp8Grouping::kRowCounts;
+  const std::int64_t scale_row_a = counts ? group.group * round_up_to_4(p.m) + row_a - std::int64_t{group.group} * p.m : row_a;
+  const std::int64_t scale_row_b = (depth ? 0 : group.group * round_up_to_4(p.n)) + column;
   const int begin = depth ? p.offsets[group.group] : 0, end = depth ? p.offsets[group.group + 1] : p.k;
   const int k_blocks = (p.k + kBlock - 1) / kBlock, n_blocks = (p.n + kBlock - 1) / kBlock;
   float sum = 0.0f;
@@ -46,10 +49,10 @@ __global__ void fp8_product_any(const Fp8Problem p, std::int64_t rows) {
     for (int i = k; i < min(k + kBlock, end); ++i)
       part = __fmaf_rn(decode_fp8(p.a[row_a * p.a_pitch + i], p.a_is_e5m2), decode_fp8(p.b[row_b * p.b_pitch + i], p.b_is_e5m2), part);
     float factor = 1.0f;
-    if (p.scaling != Fp8Scaling::kOuter) factor = p.a_scales[(k / kBlock) * p.a_scale_rows + row_a];
+    if (p.scaling != Fp8Scaling::kOuter) factor = p.a_scales[(k / kBlock) * p.a_scale_rows + scale_row_a];
     if (p.scaling == Fp8Scaling::kBlockTile)
       factor *= p.b_scales[(std::int64_t{depth ? 0 : group.group} * n_blocks + column / kBlock) * k_blocks + k / kBlock];
-    if (p.scaling == Fp8Scaling::kBlockBlock) factor *= p.b_scales[(k / kBlock) * p.b_scale_rows + row_b];
+    if (p.scaling == Fp8Scaling::kBlockBlock) factor *= p.b_scales[(k / kBlock) * p.b_scale_rows + scale_row_b];
     sum = __fmaf_rn(part, factor, sum);
   }
   if (p.scaling == Fp8Scaling::kOuter) sum *= p.a_scales[row_a * p.a_scale_step] * p.b_scales[row_b * p.b_scale_step];

@@ -9,7 +9,7 @@
 
 namespace narrow::cuda::sm90 {
 
-using Fp8Kernel = void (*)(Fp8Params, CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap);
+using Fp8Kernel = void (*)(Fp8Params, CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap);
 
 /// One compiled kernel.
 struct Fp8Instance {

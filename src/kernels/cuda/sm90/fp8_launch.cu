@@ -74,13 +74,15 @@ int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream st
   const Fp8Instance* instance = find_instance(problem, plan.config);
   if (instance == nullptr || encoder() == nullptr) return cudaErrorNotSupported;
   const int k_blocks = ceil_div(problem.k, kTileK), cluster = c.cluster_m * c.cluster_n;
-  CUtensorMap a{}, b{}, sa{}, sb{}, d{};  // of the left and the right operand, their scales, the output
+  CUtensorMap a{}, b{}, sa{}, sb{}, sa4{}, d{};  // of the left and the right operand, their scales, four scales of the left, the output
   const int rows_a = c.swapped ? c.tile_n : c.tile_m / c.cluster_n, rows_b = c.swapped ? c.tile_m : c.tile_n / c.cluster_m;
   bool encoded = encode_map(c.swapped ? b : a, problem.a, Element::kByte, problem.k, rows_of_a(problem), problem.a_pitch, kTileK, rows_a) &&
                  encode_map(c.swapped ? a : b, problem.b, Element::kByte, problem.k, rows_of_b(problem), problem.b_pitch, kTileK, rows_b);
   if (problem.scaling != Fp8Scaling::kOuter)
     encoded = encoded && encode_map(c.swapped ? sb : sa, problem.a_scales, Element::kFloat, problem.a_scale_rows, k_blocks, problem.a_scale_rows * 4,
                                     c.swapped ? c.tile_n : c.tile_m, 1);
+  if (problem.scaling != Fp8Scaling::kOuter && problem.grouping == Fp8Grouping::kRowOffsets)
+    encoded = encoded && encode_map(sa4, problem.a_scales, Element::kFloat, problem.a_scale_rows, k_blocks, problem.a_scale_rows * 4, 4, 1);
   if (problem.scaling == Fp8Scaling::kBlockBlock)
     encoded = encoded && encode_map(c.swapped ? sa : sb, problem.b_scales, Element::kFloat, problem.b_scale_rows, k_blocks, problem.b_scale_rows * 4,
                                     c.swapped ? c.tile_m : c.tile_n, 1);
@@ -125,7 +127,7 @@ int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream st
   launch.stream = stream;
   launch.attrs = attributes;
   launch.numAttrs = cluster * plan.parts > 1 ? 2 : 1;
-  return cudaLaunchKernelEx(&launch, instance->kernel, params, a, b, sa, sb, d);
+  return cudaLaunchKernelEx(&launch, instance->kernel, params, a, b, sa, sb, sa4, d);
 }
 
 }  // namespace narrow::cuda

@@ -16,12 +16,12 @@ namespace {
 
 constexpr std::array kConfigs = {
     Fp8Config{"256x128_cluster_1x2", 256, 128, 1, 2, 1.43},
-    Fp8Config{"128x192_cluster_2x1", 128, 192, 2, 1, 1.43},
-    Fp8Config{"128x128_cluster_2x1", 128, 128, 2, 1, 1.57},
+    Fp8Config{"128x192_cluster_2x1", 128, 192, 2, 1, 1.38},
+    Fp8Config{"128x128_cluster_2x1", 128, 128, 2, 1, 1.70},
     Fp8Config{"128x128", 128, 128, 1, 1, 1.67},
     Fp8Config{"128x192", 128, 192, 1, 1, 1.64},
     Fp8Config{"64x128", 64, 128, 1, 1, 1.90},
-    Fp8Config{"64x256", 64, 256, 1, 1, 1.55},
+    Fp8Config{"64x256", 64, 256, 1, 1, 1.75},
     Fp8Config{"swapped_128x16", 128, 16, 1, 1, 2.0, true},
     Fp8Config{"swapped_128x32", 128, 32, 1, 1, 2.0, true},
 };
@@ -69,7 +69,8 @@ Fp8Plan choose_fp8_plan(const Fp8Problem& problem, int multiprocessors) {
   Fp8Plan best{-1};
   double lowest = 0.0;
   for (int config = 0; config < static_cast<int>(kConfigs.size()); ++config) {
-    if (!has_fp8_config(problem, config)) continue;
+    const Fp8Config& c = kConfigs[static_cast<std::size_t>(config)];
+    if (!has_fp8_config(problem, config) || (c.swapped && problem.m > c.tile_n)) continue;
     for (int parts = 1; parts <= kMostParts; ++parts) {
       const Fp8Plan plan = make_fp8_plan(problem, config, parts, multiprocessors);
       const double estimate = estimate_fp8_plan(problem, plan);

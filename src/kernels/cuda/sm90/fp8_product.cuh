@@ -38,7 +38,7 @@ struct Fp8Tile {
   static constexpr bool kTileScales = kScaling == Fp8Scaling::kBlockTile;                              ///< scales of 128x128 tiles of the weights
   static constexpr bool kScalesOfA = kScaling != Fp8Scaling::kOuter && !(kTileScales && kSwapped);   ///< 1x128 scales of the left operand
   static constexpr bool kScalesOfB = kScaling == Fp8Scaling::kBlockBlock || (kTileScales && kSwapped);  ///< and of the right one
-  static constexpr int kScaleBytesA = kScalesOfA ? kTileM * 4 : 0, kScaleBytesB = kScalesOfB ? (kTileN * 4 + 127) / 128 * 128 : 0;
+  static constexpr int kScaleBytesA = kScalesOfA ? kTileM * 4 + 128 : 0, kScaleBytesB = kScalesOfB ? (kTileN * 4 + 127) / 128 * 128 : 0;
   static constexpr int kTileScaleBytes = kTileScales ? 16 : 0;
   /// Two sets of accumulators, where the registers are there (and one scale per row serves all columns): the products of the next k block run while this one's are promoted.
   static constexpr bool kPipelined = kStrips == 1 && kCount <= 64 && !kScalesOfB;
@@ -46,7 +46,7 @@ struct Fp8Tile {
   /// drift apart by themselves.)
   static constexpr bool kTurns = !kPipelined && kStrips == 1 && kCount >= 64;
   static constexpr int kStageBytes = kBytesA + kBytesB;
-  static constexpr int kCopiedBytes = kStageBytes + kScaleBytesA + (kScalesOfB ? kTileN * 4 : 0);
+  static constexpr int kCopiedBytes = kStageBytes + (kScalesOfA ? kTileM * 4 : 0) + (kScalesOfB ? kTileN * 4 : 0);
   static constexpr int kBoxes = kSwapped ? 1 : kStrips * (kGroupN / 64);        ///< staged boxes of a warp
   static constexpr int kBoxesPerStage = kStageBytes / kStagingBytes;
   static constexpr int kBorrowed = (kConsumers * 4 * kBoxes + kBoxesPerStage - 1) / kBoxesPerStage;  ///< stages that the epilogue borrows
@@ -136,7 +136,7 @@ __device__ TilePlace place_of(const Fp8Params& p, const Fp8Piece& piece, int ran
 /// The producer: one thread.
 template <class T>
 __device__ void produce(const Fp8Params& p, const CUtensorMap& a, const CUtensorMap& b, const CUtensorMap& sa, const CUtensorMap& sb,
-                        const Fp8Shared<T>& shared, int worker, int rank) {
+                        const CUtensorMap& sa4, const Fp8Shared<T>& shared, int worker, int rank) {
   RingPosition<T::kStages> at;
   RingPosition<T::kNotes> note;
   Fp8Work work(p.schedule, p.m, worker);
@@ -147,7 +147,7 @@ __device__ void produce(const Fp8Params& p, const CUtensorMap& a, const CUtensor
   if (grouped) wait_for_earlier_kernels();
   for (bool more = true, first = !grouped; more; note.advance()) {
     more = work.next(piece);
-    const TilePlace place = place_of<T>(p, piece, rank);
+    const TilePlace place = more ? place_of<T>(p, piece, rank) : TilePlace{};
     shared.read[note.stage].wait(note.parity ^ 1u);
     shared.notes[note.stage] = {piece, place, !more};
     shared.noted[note.stage].arrive();
@@ -160,6 +160,12 @@ __device__ void produce(const Fp8Params& p, const CUtensorMap& a, const CUtensor
     if (!more) break;
     const bool by_rows = p.schedule.grouping == Fp8Grouping::kRowOffsets || p.schedule.grouping == Fp8Grouping::kRowCounts;
     const int row_a = piece.first_row + place.row, row_b = (by_rows ? piece.group * p.n : 0) + place.column;
+    // Boxes of scales start at multiples of 16 bytes. A group's rows may not (any_row): then the box starts up to three scales early, and a
+    // second one brings the last ones.
+    const bool any_row = p.schedule.grouping == Fp8Grouping::kRowOffsets;
+    const bool counts = p.schedule.grouping == Fp8Grouping::kRowCounts;
+    const int scale_row_a = any_row ? row_a / 4 * 4 : (counts ? piece.group * static_cast<int>(round_up_to_4(p.m)) : 0) + place.row;
+    const int scale_row_b = (by_rows ? piece.group * static_cast<int>(round_up_to_4(p.n)) : 0) + place.column;
     // Scales of B's 128x128 tiles: a tile touches one block of columns, or two.
     const int blocks = ((T::kSwapped ? p.m : p.n) + 127) / 128;
     const int first_block = min((T::kSwapped ? place.row : place.column) / 128, blocks - 1), second_block = min(first_block + 1, blocks - 1);
@@ -169,7 +175,7 @@ __device__ void produce(const Fp8Params& p, const CUtensorMap& a, const CUtensor
     for (int block = piece.k_begin; block < piece.k_end; ++block) {
       shared.empty[at.stage].wait(at.parity ^ 1u);
       Barrier& full = shared.full[at.stage];
-      full.arrive_expecting(T::kCopiedBytes);
+      full.arrive_expecting(T::kCopiedBytes + (T::kScalesOfA && any_row ? 16 : 0));
       if constexpr (T::kShare == Share::kA) {
         constexpr int kHalf = T::kTileM / 2;
         copy_box_multicast(shared.a(at.stage) + rank * kHalf * 128, a, block * 128, row_a + rank * kHalf, full, 3);
@@ -182,8 +188,11 @@ __device__ void produce(const Fp8Params& p, const CUtensorMap& a, const CUtensor
       } else {
         copy_box(shared.b(at.stage), b, block * 128, row_b, full);
       }
-      if constexpr (T::kScalesOfA) copy_box(shared.a_scales(at.stage), sa, row_a, block, full);
-      if constexpr (T::kScalesOfB) copy_box(shared.b_scales(at.stage), sb, row_b, block, full);
+      if constexpr (T::kScalesOfA) {
+        copy_box(shared.a_scales(at.stage), sa, scale_row_a, block, full);
+        if (any_row) copy_box(shared.a_scales(at.stage) + T::kTileM, sa4, scale_row_a + T::kTileM, block, full);
+      }
+      if constexpr (T::kScalesOfB) copy_box(shared.b_scales(at.stage), sb, scale_row_b, block, full);
       if constexpr (T::kTileScales) {
         copy_word(shared.tile_scales(at.stage), first_scale + block);
         if constexpr (T::kTileN > 128) copy_word(shared.tile_scales(at.stage) + 1, second_scale + block);
@@ -271,6 +280,7 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
   RingPosition<T::kNotes> note;
   bool lent = false;  // stages from `borrowed` on hold output that tensor copies still read
   const auto release = [&](int stage) {
+    __syncwarp();  // all lanes have read their scales
     if (lane >= T::kCluster) return;
     if constexpr (T::kCluster == 1)
       shared.empty[stage].arrive();
@@ -296,6 +306,7 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
     if (told.last) break;
     const Fp8Piece& piece = told.piece;
     const TilePlace& place = told.place;
+    const int scale_row = first_row + (p.schedule.grouping == Fp8Grouping::kRowOffsets ? piece.first_row % 4 : 0);
     const bool early = T::kTileN == 192 && place.column % 128 != 0;  // the second block of columns begins at column 64, not 128
     float sums[T::kStrips][T::kCount];
 #pragma unroll
@@ -314,7 +325,7 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
         for (int step = 0; step < 4; ++step)
           wgmma<T::kPair>(into, operand(first_a + stage_offset + step * 2), operand(first_b + stage_offset + step * 2), step > 0);
         wgmma_commit();
-        its.load(shared, where.stage, first_row, group_n, early);
+        its.load(shared, where.stage, scale_row, group_n, early);
       };
       const auto promote = [&](float (&from)[T::kCount], const BlockFactors<T>& its) {
         pin(from);
@@ -357,7 +368,7 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
       int left = piece.k_end - piece.k_begin;
       if (left > 0) {
         shared.full[at.stage].wait(at.parity);
-        factors.load(shared, at.stage, first_row, group_n, early);
+        factors.load(shared, at.stage, scale_row, group_n, early);
       }
       for (; left > 0; --left) {
         const std::uint32_t stage_offset = offset_of(at.stage);
@@ -389,7 +400,7 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
           if (strip == kLast && lent) give_back();
           if (strip == kLast && left > 1) {
             shared.full[next.stage].wait(next.parity);
-            next_factors.load(shared, next.stage, first_row, group_n, early);
+            next_factors.load(shared, next.stage, scale_row, group_n, early);
           }
           wgmma_wait<0>();
           pin(accumulators);
@@ -437,13 +448,13 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
     const int first = place.row + (T::kGroupsM == 2 ? group_here : 0) * T::kGroupM + warp_here * 16;  // of the group; strips are 64 rows apart
     const std::int64_t group_row = p.schedule.grouping == Fp8Grouping::kDepth ? piece.group * p.d_group_rows : piece.first_row;
     // Row and column scales: every group has its own rows of A, and its own matrix of B; groups along k share them.
-    [[maybe_unused]] const std::int64_t scale_row = piece.first_row;
-    [[maybe_unused]] const std::int64_t scale_column = p.schedule.grouping == Fp8Grouping::kDepth ? 0 : static_cast<std::int64_t>(piece.group) * p.n;
+    [[maybe_unused]] const std::int64_t outer_row = piece.first_row;
+    [[maybe_unused]] const std::int64_t outer_column = p.schedule.grouping == Fp8Grouping::kDepth ? 0 : static_cast<std::int64_t>(piece.group) * p.n;
     constexpr int kPerStrip = T::kGroupN >= 64 ? T::kGroupN / 64 : 1;
 #pragma unroll
     for (int strip = 0; strip < T::kStrips; ++strip) {
       const int row = first + strip * 64, rows = piece.rows - row;
-      if constexpr (T::kScaling == Fp8Scaling::kOuter) scale_sums(p.out, sums[strip], scale_row + row, rows, column, scale_column);
+      if constexpr (T::kScaling == Fp8Scaling::kOuter) scale_sums(p.out, sums[strip], outer_row + row, rows, column, outer_column);
       if constexpr (T::kSwapped) {
         store_transposed(p.out, sums[strip], row, rows, column, staging(0));
       } else if (p.out.vector_stores) {
@@ -476,7 +487,8 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
     fp8_product(const __grid_constant__ Fp8Params p, const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
-                const __grid_constant__ CUtensorMap sa, const __grid_constant__ CUtensorMap sb, const __grid_constant__ CUtensorMap d) {
+                const __grid_constant__ CUtensorMap sa, const __grid_constant__ CUtensorMap sb, const __grid_constant__ CUtensorMap sa4,
+                const __grid_constant__ CUtensorMap d) {
   extern __shared__ std::byte memory[];
   const Fp8Shared<T> shared(memory);
   const bool parted = T::kCluster == 1 && p.schedule.parts > 1;
@@ -505,7 +517,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 
   if (threadIdx.x >= T::kConsumerThreads) {
     give_registers<40>();
-    if (threadIdx.x == T::kConsumerThreads) produce<T>(p, a, b, sa, sb, shared, worker, rank);
+    if (threadIdx.x == T::kConsumerThreads) produce<T>(p, a, b, sa, sb, sa4, shared, worker, rank);
   } else {
     take_registers<232>();
     consume<T>(p, d, shared);
