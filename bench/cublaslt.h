@@ -2,12 +2,12 @@
 /// cuBLASLt as a peer, loaded at run time where it is installed: D[m, n] = X[m, k] * W[n, k]^T, fp8 with one scale per tensor and fast
 /// accumulation, or bf16. Only the handful of C functions and constants that this takes is declared here.
 
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+
 #include <cstdint>
 #include <stdexcept>
 #include <vector>
-
-#include <cuda_runtime.h>
-#include <dlfcn.h>
 
 namespace narrow::bench {
 
@@ -74,7 +74,8 @@ class CublasLt {
 
   void run(const Product& p, std::size_t algorithm, const void* x, const void* w, void* d, cudaStream_t stream) const {
     const float one = 1.0f, zero = 0.0f;
-    require(matmul_(handle_, p.desc, &one, w, p.w, x, p.x, &zero, d, p.d, d, p.d, &p.algorithms[algorithm], workspace_, kWorkspace, stream));
+    require(
+        matmul_(handle_, p.desc, &one, w, p.w, x, p.x, &zero, d, p.d, d, p.d, &p.algorithms[algorithm], workspace_, kWorkspace, stream));
   }
 
  private:
@@ -98,8 +99,8 @@ class CublasLt {
   int (*preference_create_)(void**) = nullptr;
   int (*preference_set_)(void*, int, const void*, std::size_t) = nullptr;
   int (*heuristic_)(void*, void*, void*, void*, void*, void*, void*, int, void*, int*) = nullptr;
-  int (*matmul_)(void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*, void*, void*, void*, const Algorithm*,
-                 void*, std::size_t, cudaStream_t) = nullptr;
+  int (*matmul_)(void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*, void*, void*, void*,
+                 const Algorithm*, void*, std::size_t, cudaStream_t) = nullptr;
 };
 
 }  // namespace narrow::bench

@@ -3,6 +3,9 @@
 /// Inputs are random and rotate beyond the second-level cache; calls are captured into a graph and its replays timed with events; medians.
 /// "of DeepGEMM" is (narrow / cuBLASLt here) / (DeepGEMM / cuBLASLt in the peers' run of 2026-11-15 on the same kind of machine).
 
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -12,9 +15,6 @@
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <cuda_fp8.h>
-#include <cuda_runtime.h>
 
 #include "cublaslt.h"
 #include "narrow/cuda_fused.h"
@@ -44,14 +44,13 @@ __device__ float uniform(std::uint64_t i, std::uint64_t seed) {
 __global__ void fill_normal(void* out, std::int64_t count, bool bf16, std::uint64_t seed) {
   for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += std::int64_t{gridDim.x} * blockDim.x) {
     const float v = sqrtf(-2.0f * logf(uniform(2 * i, seed))) * cospif(2.0f * uniform(2 * i + 1, seed));
-    if (bf16)
-      static_cast<std::uint16_t*>(out)[i] = static_cast<std::uint16_t>(__float_as_uint(v) >> 16);
-    else
-      static_cast<std::uint8_t*>(out)[i] = __nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E4M3);
+    if (bf16) static_cast<std::uint16_t*>(out)[i] = static_cast<std::uint16_t>(__float_as_uint(v) >> 16);
+    else static_cast<std::uint8_t*>(out)[i] = __nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E4M3);
   }
 }
 __global__ void fill_scales(float* out, std::int64_t count, std::uint64_t seed) {
-  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += std::int64_t{gridDim.x} * blockDim.x) out[i] = 0.5f + uniform(i, seed);
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += std::int64_t{gridDim.x} * blockDim.x)
+    out[i] = 0.5f + uniform(i, seed);
 }
 __global__ void read_words(const uint4* data, std::int64_t count, unsigned* out) {
   unsigned x = 0;
@@ -132,11 +131,12 @@ struct Shape3 {
   double table_cublas, table_deepgemm;  ///< TFLOP/s of the peers' run: cuBLASLt per tensor, best; DeepGEMM, best
 };
 constexpr Shape3 kDense[] = {
-    {64, 2112, 7168, 201, 200},      {64, 4096, 7168, 331, 304},      {64, 7168, 2048, 281, 252},     {64, 7168, 16384, 481, 378},    {64, 24576, 1536, 379, 350},
-    {128, 2112, 7168, 411, 386},     {128, 4096, 7168, 616, 616},     {128, 7168, 2048, 542, 469},    {128, 7168, 16384, 915, 609},   {128, 24576, 1536, 711, 678},
-    {256, 2112, 7168, 772, 667},     {256, 4096, 7168, 1026, 856},    {256, 7168, 2048, 876, 749},    {256, 7168, 16384, 1271, 990},  {256, 24576, 1536, 1045, 940},
-    {4096, 2112, 7168, 1432, 1166},  {4096, 4096, 7168, 1345, 1257},  {4096, 7168, 2048, 1465, 1288}, {4096, 7168, 16384, 1424, 1196}, {4096, 24576, 1536, 1455, 1174},
-    {4096, 4096, 4096, 1442, 1369},  {8192, 8192, 8192, 1340, 1277}};
+    {64, 2112, 7168, 201, 200},     {64, 4096, 7168, 331, 304},     {64, 7168, 2048, 281, 252},      {64, 7168, 16384, 481, 378},
+    {64, 24576, 1536, 379, 350},    {128, 2112, 7168, 411, 386},    {128, 4096, 7168, 616, 616},     {128, 7168, 2048, 542, 469},
+    {128, 7168, 16384, 915, 609},   {128, 24576, 1536, 711, 678},   {256, 2112, 7168, 772, 667},     {256, 4096, 7168, 1026, 856},
+    {256, 7168, 2048, 876, 749},    {256, 7168, 16384, 1271, 990},  {256, 24576, 1536, 1045, 940},   {4096, 2112, 7168, 1432, 1166},
+    {4096, 4096, 7168, 1345, 1257}, {4096, 7168, 2048, 1465, 1288}, {4096, 7168, 16384, 1424, 1196}, {4096, 24576, 1536, 1455, 1174},
+    {4096, 4096, 4096, 1442, 1369}, {8192, 8192, 8192, 1340, 1277}};
 
 struct Grouped {
   std::int64_t groups, rows, n, k;
@@ -167,7 +167,8 @@ class Bench {
     const std::string name = std::string("fp8 ") + x_scales + " x " + w_scales;
     const std::string shape = std::to_string(s.m) + "x" + std::to_string(s.n) + "x" + std::to_string(s.k);
     if (!wants(name + " " + shape)) return;
-    const double bytes = static_cast<double>(s.n * s.k + s.m * s.k + 2 * s.m * s.n), flops = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
+    const double bytes = static_cast<double>(s.n * s.k + s.m * s.k + 2 * s.m * s.n),
+                 flops = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
     const std::size_t sets = static_cast<std::size_t>(std::clamp(kRotation / bytes + 1, 2.0, 64.0));
     std::vector<cuda::Fp8Matrix> x, w;
     std::vector<Tensor> y;
@@ -176,7 +177,8 @@ class Bench {
       w.push_back(random(std::string("fp8_e4m3:") + w_scales, 1, s.n, s.k, 4 * i + 2));
       y.push_back(Tensor::empty(DType::kBf16, {s.m, s.n}, kDevice));
     }
-    Timed ours(stream_, [&](std::size_t i) { cuda::matmul(x[i], w[i], y[i], stream_); }, sets);
+    Timed ours(
+        stream_, [&](std::size_t i) { cuda::matmul(x[i], w[i], y[i], stream_); }, sets);
     std::string row = "?";
     for (const MatmulChoice& choice : cuda::explain_matmul(x[0], w[0], y[0]))
       if (choice.chosen) row = choice.name + ", " + choice.reason.substr(0, choice.reason.rfind(','));
@@ -186,7 +188,8 @@ class Bench {
       const bench::CublasLt::Product product = lt_.product(s.m, s.n, s.k, true, x[0].scales.as<float>(), w[0].scales.as<float>());
       double best = 1e30;
       for (std::size_t a = 0; a < product.algorithms.size(); ++a) {
-        auto timed = std::make_unique<Timed>(stream_, [&](std::size_t i) { lt_.run(product, a, x[i].codes.data(), w[i].codes.data(), y[i].data(), stream_); }, sets);
+        auto timed = std::make_unique<Timed>(
+            stream_, [&](std::size_t i) { lt_.run(product, a, x[i].codes.data(), w[i].codes.data(), y[i].data(), stream_); }, sets);
         const double us = median({timed->sample(), timed->sample(), timed->sample()});
         if (us < best * (theirs ? 0.985 : 1.0)) best = us, theirs = std::move(timed);
       }
@@ -199,14 +202,17 @@ class Bench {
   }
 
   void grouped(const Grouped& g) {
-    const std::string shape = std::to_string(g.groups) + "x" + std::to_string(g.rows) + "x" + std::to_string(g.n) + "x" + std::to_string(g.k);
+    const std::string shape =
+        std::to_string(g.groups) + "x" + std::to_string(g.rows) + "x" + std::to_string(g.n) + "x" + std::to_string(g.k);
     const std::string name = g.masked ? "fp8 masked groups" : "fp8 contiguous groups";
     if (!wants(name + " " + shape)) return;
     const std::int64_t rows = g.groups * g.rows;
     const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(g.n) * static_cast<double>(g.k);
     std::vector<std::int32_t> numbers;
-    for (std::int64_t i = 0; i < g.groups + (g.masked ? 0 : 1); ++i) numbers.push_back(static_cast<std::int32_t>(g.masked ? g.rows : i * g.rows));
-    const Tensor table = cuda::to_device(Tensor::borrow(numbers.data(), DType::kI32, {static_cast<std::int64_t>(numbers.size())}), kDevice, stream_);
+    for (std::int64_t i = 0; i < g.groups + (g.masked ? 0 : 1); ++i)
+      numbers.push_back(static_cast<std::int32_t>(g.masked ? g.rows : i * g.rows));
+    const Tensor table =
+        cuda::to_device(Tensor::borrow(numbers.data(), DType::kI32, {static_cast<std::int64_t>(numbers.size())}), kDevice, stream_);
     constexpr std::size_t kSets = 2;
     std::vector<cuda::Fp8Matrix> x, w;
     for (std::size_t i = 0; i < kSets; ++i) {
@@ -217,7 +223,8 @@ class Bench {
     const Tensor y = Tensor::empty(DType::kBf16, g.masked ? Shape{g.groups, g.rows, g.n} : Shape{rows, g.n}, kDevice);
     cuda::Fp8MatmulOptions options;
     (g.masked ? options.row_counts : options.row_offsets) = table;
-    Timed ours(stream_, [&](std::size_t i) { cuda::matmul(x[i], w[i], y, stream_, options); }, kSets);
+    Timed ours(
+        stream_, [&](std::size_t i) { cuda::matmul(x[i], w[i], y, stream_, options); }, kSets);
     std::string row = "?";
     for (const MatmulChoice& choice : cuda::explain_matmul(x[0], w[0], y, options))
       if (choice.chosen) row = choice.name;
@@ -232,18 +239,25 @@ class Bench {
     for (std::size_t i = 0; i < sets; ++i) w.push_back(random("fp8_e4m3:128x128", 1, n, k, i));
     const cuda::Fp8Matrix x = random("fp8_e4m3:block128", 1, m, k, 99);
     const Tensor y = Tensor::empty(DType::kBf16, {m, n}, kDevice);
-    Timed ours(stream_, [&](std::size_t i) { cuda::matmul(x, w[i], y, stream_); }, sets);
+    Timed ours(
+        stream_, [&](std::size_t i) { cuda::matmul(x, w[i], y, stream_); }, sets);
     const double us = in_turns({&ours}, 9)[0], terabytes = static_cast<double>(n * k) / us * 1e-6;
-    std::printf("%-24s %-18s %8.2f us %6.2f TB/s of weights, %3.0f%% of a read\n", "fp8 few rows", shape.c_str(), us, terabytes, 100 * terabytes / read);
-    lines_.push_back("  {\"product\": \"fp8 few rows\", \"shape\": \"" + shape + "\", \"us\": " + std::to_string(us) + ", \"tb_per_s\": " + std::to_string(terabytes) +
-                     ", \"share_of_read\": " + std::to_string(terabytes / read) + "}");
+    std::printf("%-24s %-18s %8.2f us %6.2f TB/s of weights, %3.0f%% of a read\n", "fp8 few rows", shape.c_str(), us, terabytes,
+                100 * terabytes / read);
+    lines_.push_back("  {\"product\": \"fp8 few rows\", \"shape\": \"" + shape + "\", \"us\": " + std::to_string(us) +
+                     ", \"tb_per_s\": " + std::to_string(terabytes) + ", \"share_of_read\": " + std::to_string(terabytes / read) + "}");
   }
 
   double read_bandwidth() {
     constexpr std::int64_t kBytes = std::int64_t{4} << 30;
     const Tensor data = Tensor::empty(DType::kU8, {kBytes}, kDevice), out = Tensor::empty(DType::kU32, {1}, kDevice);
     fill_normal<<<1024, 256, 0, stream_>>>(data.data(), kBytes, false, 5);
-    Timed read(stream_, [&](std::size_t) { read_words<<<132 * 16, 512, 0, stream_>>>(reinterpret_cast<const uint4*>(data.data()), kBytes / 16, out.as<unsigned>()); }, 1);
+    Timed read(
+        stream_,
+        [&](std::size_t) {
+          read_words<<<132 * 16, 512, 0, stream_>>>(reinterpret_cast<const uint4*>(data.data()), kBytes / 16, out.as<unsigned>());
+        },
+        1);
     const double terabytes = static_cast<double>(kBytes) / in_turns({&read}, 5)[0] * 1e-6;
     std::printf("read 4 GiB %.2f TB/s\n", terabytes);
     return terabytes;
@@ -269,21 +283,28 @@ class Bench {
       fused.push_back(cuda::allocate_fused(Scheme::parse("fp8_e4m3:block128"), {size, size}, kDevice, Layout::kRow, true));
       quantized.push_back(cuda::prepare_fp8(fused[i], stream_));
     }
-    Timed ours(stream_, [&](std::size_t i) {
-      FusedInput input{.op = FusedOp::kRmsNorm, .x = x[i]};
-      input.weight = weight;
-      cuda::fused_quantize(input, fused[i], stream_);
-      cuda::matmul(quantized[i], w[i], y[i], stream_);
-    }, kSets);
+    Timed ours(
+        stream_,
+        [&](std::size_t i) {
+          FusedInput input{.op = FusedOp::kRmsNorm, .x = x[i]};
+          input.weight = weight;
+          cuda::fused_quantize(input, fused[i], stream_);
+          cuda::matmul(quantized[i], w[i], y[i], stream_);
+        },
+        kSets);
     const bench::CublasLt::Product product = lt_.product(size, size, size, false, nullptr, nullptr);
-    Timed theirs(stream_, [&](std::size_t i) { lt_.run(product, 0, x[i].data(), wide[i].data(), y[i].data(), stream_); }, kSets);
+    Timed theirs(
+        stream_, [&](std::size_t i) { lt_.run(product, 0, x[i].data(), wide[i].data(), y[i].data(), stream_); }, kSets);
     const std::vector<double> us = in_turns({&ours, &theirs}, 9);
-    std::printf("RMSNorm + quantize + product %ld^3: %.1f us, cuBLASLt bf16 product alone %.1f us: %.2f times as fast\n", static_cast<long>(size), us[0], us[1], us[1] / us[0]);
-    lines_.push_back("  {\"product\": \"rms_norm + fp8 block128 x 128x128\", \"shape\": \"" + std::to_string(size) + "^3\", \"us\": " + std::to_string(us[0]) +
-                     ", \"tflops\": " + std::to_string(flops / us[0] * 1e-6) + ", \"cublaslt_bf16_us\": " + std::to_string(us[1]) + "}");
+    std::printf("RMSNorm + quantize + product %ld^3: %.1f us, cuBLASLt bf16 product alone %.1f us: %.2f times as fast\n",
+                static_cast<long>(size), us[0], us[1], us[1] / us[0]);
+    lines_.push_back("  {\"product\": \"rms_norm + fp8 block128 x 128x128\", \"shape\": \"" + std::to_string(size) +
+                     "^3\", \"us\": " + std::to_string(us[0]) + ", \"tflops\": " + std::to_string(flops / us[0] * 1e-6) +
+                     ", \"cublaslt_bf16_us\": " + std::to_string(us[1]) + "}");
   }
 
-  void add(const std::string& name, const std::string& shape, double us, double flops, double peer, double table_cublas, double table_deepgemm, const std::string& row) {
+  void add(const std::string& name, const std::string& shape, double us, double flops, double peer, double table_cublas,
+           double table_deepgemm, const std::string& row) {
     const double rate = flops / us * 1e-6;
     std::printf("%-24s %-18s %8.2f us %6.0f TFLOP/s", name.c_str(), shape.c_str(), us, rate);
     double ratio = 0.0;
@@ -296,8 +317,9 @@ class Bench {
     }
     std::printf("  %s\n", row.c_str());
     std::fflush(stdout);
-    lines_.push_back("  {\"product\": \"" + name + "\", \"shape\": \"" + shape + "\", \"us\": " + std::to_string(us) + ", \"tflops\": " + std::to_string(rate) +
-                     ", \"cublaslt_tflops\": " + std::to_string(peer) + ", \"ratio_to_deepgemm\": " + std::to_string(ratio) + ", \"row\": \"" + row + "\"}");
+    lines_.push_back("  {\"product\": \"" + name + "\", \"shape\": \"" + shape + "\", \"us\": " + std::to_string(us) +
+                     ", \"tflops\": " + std::to_string(rate) + ", \"cublaslt_tflops\": " + std::to_string(peer) +
+                     ", \"ratio_to_deepgemm\": " + std::to_string(ratio) + ", \"row\": \"" + row + "\"}");
   }
   void print_mean(const char* what) {
     if (count_ > 0) std::printf("geometric mean over %d %s: %.3f of DeepGEMM\n", count_, what, std::exp(logs_ / count_));

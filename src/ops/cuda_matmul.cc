@@ -22,36 +22,45 @@ void require(bool condition, std::string_view sentence) {
 
 bool is_fp8(const Scheme& scheme) {
   const Granularity& g = scheme.granularity;
-  const bool granularity = g.kind == Granularity::Kind::kTensor || g == Granularity::row() || g == Granularity::block(kBlock) || g == Granularity::block(kBlock, kBlock);
-  return (scheme.element == kFp8E4m3 || scheme.element == kFp8E5m2) && granularity && scheme.scale == kFp32 && !scheme.asymmetric && !scheme.has_outer_scale;
+  const bool granularity = g.kind == Granularity::Kind::kTensor || g == Granularity::row() || g == Granularity::block(kBlock) ||
+                           g == Granularity::block(kBlock, kBlock);
+  return (scheme.element == kFp8E4m3 || scheme.element == kFp8E5m2) && granularity && scheme.scale == kFp32 && !scheme.asymmetric &&
+         !scheme.has_outer_scale;
 }
 
-bool is_outer(const Scheme& scheme) { return scheme.granularity.kind == Granularity::Kind::kTensor || scheme.granularity == Granularity::row(); }
+bool is_outer(const Scheme& scheme) {
+  return scheme.granularity.kind == Granularity::Kind::kTensor || scheme.granularity == Granularity::row();
+}
 bool is_aligned(const Buffer& buffer) { return reinterpret_cast<std::uintptr_t>(buffer.data()) % kAlignment == 0; }
 std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 Fp8Matrix prepare(const Scheme& scheme, const Shape& shape, const Buffer& codes, const Buffer& scales, bool transposed, Stream stream) {
   if (codes.device().is_cpu()) throw InvalidArgument("prepare_fp8: the tensor is on the CPU; copy it with cuda::to_device");
   if (!is_fp8(scheme))
-    throw Unsupported(fmt::format("prepare_fp8: {}; products take fp8_e4m3 and fp8_e5m2 with fp32 scales: tensor, row, block128 or 128x128", scheme.to_string()));
+    throw Unsupported(fmt::format("prepare_fp8: {}; products take fp8_e4m3 and fp8_e5m2 with fp32 scales: tensor, row, block128 or 128x128",
+                                  scheme.to_string()));
   const MatrixShape matrix = as_matrices(shape);
   Fp8Matrix result{scheme, matrix.matrices, matrix.rows, matrix.cols, round_up(matrix.cols, kAlignment), 0, codes, scales};
   const DeviceGuard guard(codes.device().index);
   const std::int64_t rows = matrix.total_rows();
   if (result.pitch != matrix.cols || !is_aligned(codes)) {
     result.codes = Buffer::allocate(static_cast<std::size_t>(rows * result.pitch), codes.device());
-    check(launch_pad_rows(codes.as<std::uint8_t>(), rows, matrix.cols, result.codes.as<std::uint8_t>(), result.pitch, stream), "prepare_fp8");
+    check(launch_pad_rows(codes.as<std::uint8_t>(), rows, matrix.cols, result.codes.as<std::uint8_t>(), result.pitch, stream),
+          "prepare_fp8");
   }
   if (scheme.granularity == Granularity::block(kBlock)) {
     const std::int64_t padded = round_up(matrix.rows, 4), blocks = (matrix.cols + kBlock - 1) / kBlock;
     result.scale_rows = matrix.matrices * padded;
     if (transposed) {
       if (!is_aligned(scales) || (matrix.matrices > 1 && padded != matrix.rows))
-        throw InvalidArgument(fmt::format("prepare_fp8: transposed scales of {} must start at a multiple of 16 bytes and have a multiple of 4 rows in each "
-                                          "matrix; use allocate_fused, or leave transposed_scales out", to_string(shape)));
+        throw InvalidArgument(
+            fmt::format("prepare_fp8: transposed scales of {} must start at a multiple of 16 bytes and have a multiple of 4 rows in each "
+                        "matrix; use allocate_fused, or leave transposed_scales out",
+                        to_string(shape)));
     } else {
       result.scales = Buffer::allocate(static_cast<std::size_t>(blocks * result.scale_rows) * sizeof(float), codes.device());
-      check(launch_transpose_scales(scales.as<float>(), matrix.matrices, matrix.rows, blocks, result.scales.as<float>(), padded, stream), "prepare_fp8");
+      check(launch_transpose_scales(scales.as<float>(), matrix.matrices, matrix.rows, blocks, result.scales.as<float>(), padded, stream),
+            "prepare_fp8");
     }
   }
   return result;
@@ -68,14 +77,16 @@ Fp8Scaling scaling_of(const Fp8Matrix& x, const Fp8Matrix& w) {
   if (is_outer(x.scheme) && is_outer(w.scheme)) return Fp8Scaling::kOuter;
   if (x.scheme.granularity == block && w.scheme.granularity == tile) return Fp8Scaling::kBlockTile;
   if (x.scheme.granularity == block && w.scheme.granularity == block) return Fp8Scaling::kBlockBlock;
-  throw Unsupported(fmt::format("matmul: {} times {}; scales go together as tensor or row x tensor or row, block128 x 128x128, block128 x block128",
-                                x.scheme.to_string(), w.scheme.to_string()));
+  throw Unsupported(
+      fmt::format("matmul: {} times {}; scales go together as tensor or row x tensor or row, block128 x 128x128, block128 x block128",
+                  x.scheme.to_string(), w.scheme.to_string()));
 }
 
 Fp8Epilogue epilogue_of(const Tensor& y, std::int64_t n, const Fp8MatmulOptions& options) {
   const DType out = y.dtype();
   const bool is_fp8_out = out == DType::kF8E4m3 || out == DType::kF8E5m2;
-  if (!is_floating(out) && !is_fp8_out) throw Unsupported(fmt::format("matmul: y is {}; use F32, F16, BF16, F8_E4M3 or F8_E5M2", name_of(out)));
+  if (!is_floating(out) && !is_fp8_out)
+    throw Unsupported(fmt::format("matmul: y is {}; use F32, F16, BF16, F8_E4M3 or F8_E5M2", name_of(out)));
   require(!options.accumulate || out == DType::kF32, "accumulate needs an fp32 y");
   require(options.out_scale > 0.0f && options.out_scale <= std::numeric_limits<float>::max(), "out_scale must be positive and finite");
   Fp8Epilogue e;
@@ -85,7 +96,8 @@ Fp8Epilogue epilogue_of(const Tensor& y, std::int64_t n, const Fp8MatmulOptions&
   e.out_scale = options.out_scale;
   if (options.bias) {
     const Tensor& bias = *options.bias;
-    require(bias.dtype() == DType::kF32 && bias.is_contiguous() && bias.size() == n && bias.device() == y.device(), "bias must be n contiguous fp32 values on y's device");
+    require(bias.dtype() == DType::kF32 && bias.is_contiguous() && bias.size() == n && bias.device() == y.device(),
+            "bias must be n contiguous fp32 values on y's device");
     e.bias = bias.as<float>();
   }
   if (options.residual) {
@@ -100,7 +112,9 @@ Fp8Epilogue epilogue_of(const Tensor& y, std::int64_t n, const Fp8MatmulOptions&
 
 /// Sets the grouping and checks the three shapes against it.
 void set_groups(Fp8Problem& p, const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, const Fp8MatmulOptions& options) {
-  require(static_cast<int>(options.row_offsets.has_value()) + static_cast<int>(options.row_counts.has_value()) + static_cast<int>(options.depth_offsets.has_value()) <= 1,
+  require(static_cast<int>(options.row_offsets.has_value()) + static_cast<int>(options.row_counts.has_value()) +
+                  static_cast<int>(options.depth_offsets.has_value()) <=
+              1,
           "groups are given by one of row_offsets, row_counts, depth_offsets");
   std::int64_t groups = 1, batches = 1;
   if (options.row_offsets) {
@@ -126,7 +140,8 @@ void set_groups(Fp8Problem& p, const Fp8Matrix& x, const Fp8Matrix& w, const Ten
   p.groups = static_cast<int>(groups);
   const bool batched = p.grouping == Fp8Grouping::kRowCounts || p.grouping == Fp8Grouping::kDepth;
   const Shape expected = batched ? Shape{batches, x.rows, w.rows} : Shape{x.rows, w.rows};
-  if (y.shape() != expected) throw InvalidArgument(fmt::format("matmul: y is {}, the product is {}", to_string(y.shape()), to_string(expected)));
+  if (y.shape() != expected)
+    throw InvalidArgument(fmt::format("matmul: y is {}, the product is {}", to_string(y.shape()), to_string(expected)));
 }
 
 std::string row_name(int config) { return std::string(kPrefix).append(fp8_configs()[static_cast<std::size_t>(config)].name); }
@@ -147,7 +162,8 @@ Fp8Problem fp8_problem(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, 
   require_device(device.index);
   require(w.device() == device && y.device() == device, "x, w and y must be on one device");
   require(x.k == w.k, fmt::format("x has {} columns and w has {}", x.k, w.k));
-  if (x.scheme.element == kFp8E5m2 && w.scheme.element == kFp8E5m2) throw Unsupported("matmul: e5m2 times e5m2; one of the two must be e4m3");
+  if (x.scheme.element == kFp8E5m2 && w.scheme.element == kFp8E5m2)
+    throw Unsupported("matmul: e5m2 times e5m2; one of the two must be e4m3");
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
   require(x.rows * x.groups <= kMost && w.rows * w.groups <= kMost && x.k <= kMost, "a dimension has more than 2^30 elements");
   Fp8Problem p;
@@ -195,7 +211,8 @@ void matmul(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, Stream stre
     plan = choose_fp8_plan(problem, device.multiprocessors);
   } else {
     const int config = config_of(options.kernel);
-    if (!has_fp8_config(problem, config)) throw Unsupported(fmt::format("matmul: the kernel {} does not take this product", options.kernel));
+    if (!has_fp8_config(problem, config))
+      throw Unsupported(fmt::format("matmul: the kernel {} does not take this product", options.kernel));
     constexpr int kSomeParts = 3;  // where there is room, so that tests reach them
     plan = make_fp8_plan(problem, config, kSomeParts, device.multiprocessors);
   }
@@ -217,10 +234,8 @@ std::vector<MatmulChoice> explain_matmul(const Fp8Matrix& x, const Fp8Matrix& w,
   std::vector<MatmulChoice> choices;
   for (int i = 0; i < static_cast<int>(fp8_configs().size()); ++i) {
     MatmulChoice choice{row_name(i), "sm_90a", device.is_hopper && has_fp8_config(problem, i), i == best.config, {}};
-    if (!device.is_hopper)
-      choice.reason = "the device is not a Hopper";
-    else if (!choice.accepted)
-      choice.reason = "not compiled for these formats, scales and groups";
+    if (!device.is_hopper) choice.reason = "the device is not a Hopper";
+    else if (!choice.accepted) choice.reason = "not compiled for these formats, scales and groups";
     else {
       const Fp8Plan plan = choice.chosen ? best : make_fp8_plan(problem, i, 1, device.multiprocessors);
       choice.reason = fmt::format("{} tiles in {} parts, about {:.1f} us", plan.tiles, plan.parts, estimate_fp8_plan(problem, plan));

@@ -1,9 +1,8 @@
-#include "matmul_oracle.h"
-
 #include <cuda_runtime.h>
 
 #include "device/cuda/runtime.h"
 #include "kernels/cuda/fp8_finish.cuh"
+#include "matmul_oracle.h"
 
 namespace narrow::cuda::testing {
 namespace {
@@ -102,7 +101,8 @@ __global__ void compare(const Fp8Problem p, std::int64_t rows, const float* old,
     }
     double factor = 1;
     if (p.scaling != Fp8Scaling::kOuter) factor = p.a_scales[(k / 128) * p.a_scale_rows + scale_row_a];
-    if (p.scaling == Fp8Scaling::kBlockTile) factor *= p.b_scales[(std::int64_t{depth ? 0 : group} * n_blocks + column / 128) * k_blocks + k / 128];
+    if (p.scaling == Fp8Scaling::kBlockTile)
+      factor *= p.b_scales[(std::int64_t{depth ? 0 : group} * n_blocks + column / 128) * k_blocks + k / 128];
     if (p.scaling == Fp8Scaling::kBlockBlock) factor *= p.b_scales[(k / 128) * p.b_scale_rows + scale_row_b];
     sum += factor * part;
     magnitude += factor * absolute;
@@ -127,8 +127,10 @@ __global__ void compare(const Fp8Problem p, std::int64_t rows, const float* old,
   const double share = fabs(stored(p, at) - clipped) / bound;
   if (!(share <= 1.0)) atomicAdd(&totals->outside, 1ull);
   const double relative = fabs(stored(p, at) - clipped) / fmax(magnitude, 1e-300);
-  if (relative > 0) atomicMax(reinterpret_cast<unsigned long long*>(&totals->relative), static_cast<unsigned long long>(__double_as_longlong(relative)));
-  if (share > 0) atomicMax(reinterpret_cast<unsigned long long*>(&totals->worst), static_cast<unsigned long long>(__double_as_longlong(share)));
+  if (relative > 0)
+    atomicMax(reinterpret_cast<unsigned long long*>(&totals->relative), static_cast<unsigned long long>(__double_as_longlong(relative)));
+  if (share > 0)
+    atomicMax(reinterpret_cast<unsigned long long*>(&totals->worst), static_cast<unsigned long long>(__double_as_longlong(share)));
 }
 
 }  // namespace

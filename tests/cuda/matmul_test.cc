@@ -67,7 +67,8 @@ struct Scales {
   const char* x;
   const char* w;
 };
-constexpr Scales kScalings[] = {{"block128", "128x128"}, {"tensor", "tensor"}, {"row", "row"}, {"row", "tensor"}, {"tensor", "row"}, {"block128", "block128"}};
+constexpr Scales kScalings[] = {{"block128", "128x128"}, {"tensor", "tensor"}, {"row", "row"},
+                                {"row", "tensor"},       {"tensor", "row"},    {"block128", "block128"}};
 constexpr DType kOutputs[] = {DType::kBf16, DType::kF32, DType::kF16, DType::kF8E4m3, DType::kF8E5m2};
 
 class MatmulTest : public ::testing::Test {
@@ -119,7 +120,8 @@ class MatmulTest : public ::testing::Test {
     ASSERT_EQ(errors.touched, 0u) << what << ": rows outside the groups were written";
     memory.check(stream, what);
     worst_share_ = std::max(worst_share_, errors.worst_share);
-    if (c.out == DType::kF32 && c.options.activation == Activation::kNone && !c.options.accumulate && !c.options.residual && !c.options.bias)
+    if (c.out == DType::kF32 && c.options.activation == Activation::kNone && !c.options.accumulate && !c.options.residual &&
+        !c.options.bias)
       worst_relative_ = std::max(worst_relative_, errors.worst_relative);
   }
 
@@ -133,10 +135,10 @@ class MatmulTest : public ::testing::Test {
   }
 
   std::string describe(const Case& c) const {
-    return c.x.scheme.to_string() + " x " + c.w.scheme.to_string() + " " + std::to_string(c.x.groups) + "x" + std::to_string(c.x.rows) + " x " +
-           std::to_string(c.w.rows) + " x " + std::to_string(c.x.k) + " -> " + std::string(name_of(c.out)) + " kernel '" + std::string(c.options.kernel) +
-           "' activation " + std::to_string(static_cast<int>(c.options.activation)) + (c.options.bias ? " bias" : "") +
-           (c.options.residual ? " residual" : "") + (c.options.accumulate ? " accumulate" : "");
+    return c.x.scheme.to_string() + " x " + c.w.scheme.to_string() + " " + std::to_string(c.x.groups) + "x" + std::to_string(c.x.rows) +
+           " x " + std::to_string(c.w.rows) + " x " + std::to_string(c.x.k) + " -> " + std::string(name_of(c.out)) + " kernel '" +
+           std::string(c.options.kernel) + "' activation " + std::to_string(static_cast<int>(c.options.activation)) +
+           (c.options.bias ? " bias" : "") + (c.options.residual ? " residual" : "") + (c.options.accumulate ? " accumulate" : "");
   }
 
   std::unique_ptr<OwnedStream> stream_;
@@ -151,7 +153,13 @@ TEST_F(MatmulTest, RandomShapesStayInsideTheBound) {
     const Scales& scales = kScalings[pick(2) == 0 ? 0 : pick(6)];
     const int formats = pick(3) == 0 ? 1 + pick(2) : 0;
     const std::int64_t m = size(700), n = size(700), k = 1 + pick(pick(4) == 0 ? 3000 : 700);
-    Case c{pool_->matrix(formats == 1, scales.x, 1, m, k, generator_), pool_->matrix(formats == 2, scales.w, 1, n, k, generator_), {m, n}, kOutputs[pick(5)], {}, 0, 0};
+    Case c{pool_->matrix(formats == 1, scales.x, 1, m, k, generator_),
+           pool_->matrix(formats == 2, scales.w, 1, n, k, generator_),
+           {m, n},
+           kOutputs[pick(5)],
+           {},
+           0,
+           0};
     add_epilogue(c);
     if (pick(3) == 0) c.row_gap = pick(2) == 0 ? 8 : pick(9), c.offset = pick(2) == 0 ? 0 : pick(9);
     if (c.options.residual) c.row_gap = 0;
@@ -159,7 +167,8 @@ TEST_F(MatmulTest, RandomShapesStayInsideTheBound) {
       c.options.kernel = names[static_cast<std::size_t>(pick(static_cast<int>(names.size())))];
       bool accepted = false;
       const Tensor y = Tensor::empty(c.out, c.y, kDevice);
-      for (const MatmulChoice& choice : explain_matmul(c.x, c.w, y, {})) accepted = accepted || (choice.name == c.options.kernel && choice.accepted);
+      for (const MatmulChoice& choice : explain_matmul(c.x, c.w, y, {}))
+        accepted = accepted || (choice.name == c.options.kernel && choice.accepted);
       if (!accepted) c.options.kernel = {};
     }
     ASSERT_NO_FATAL_FAILURE(expect_right(c, "case " + std::to_string(i) + ": " + describe(c)));
@@ -172,15 +181,20 @@ TEST_F(MatmulTest, EveryRowTakesItsProducts) {
     for (const Scales& scales : kScalings)
       for (int formats = 0; formats < 3; ++formats)
         for (const Shape& s : {Shape{5, 700, 512}, Shape{130, 300, 1000}, Shape{300, 520, 2064}}) {
-          Case c{pool_->matrix(formats == 1, scales.x, 1, s[0], s[2], generator_), pool_->matrix(formats == 2, scales.w, 1, s[1], s[2], generator_), {s[0], s[1]}, DType::kBf16, {}, 0, 0};
+          Case c{pool_->matrix(formats == 1, scales.x, 1, s[0], s[2], generator_),
+                 pool_->matrix(formats == 2, scales.w, 1, s[1], s[2], generator_),
+                 {s[0], s[1]},
+                 DType::kBf16,
+                 {},
+                 0,
+                 0};
           c.options.kernel = name;
           const Tensor y = Tensor::empty(c.out, c.y, kDevice);
           bool accepted = false;
-          for (const MatmulChoice& choice : explain_matmul(c.x, c.w, y, {})) accepted = accepted || (choice.name == name && choice.accepted);
-          if (accepted)
-            ASSERT_NO_FATAL_FAILURE(expect_right(c, describe(c)));
-          else
-            ASSERT_THROW(matmul(c.x, c.w, y, *stream_, c.options), Unsupported) << describe(c);
+          for (const MatmulChoice& choice : explain_matmul(c.x, c.w, y, {}))
+            accepted = accepted || (choice.name == name && choice.accepted);
+          if (accepted) ASSERT_NO_FATAL_FAILURE(expect_right(c, describe(c)));
+          else ASSERT_THROW(matmul(c.x, c.w, y, *stream_, c.options), Unsupported) << describe(c);
         }
 }
 
@@ -188,7 +202,8 @@ TEST_F(MatmulTest, GroupsOfRowsNeedNoAlignment) {
   for (int i = 0; i < kRandomGroups; ++i) {
     const bool counts = i % 2 == 1;
     const Scales& scales = kScalings[pick(2) == 0 ? 0 : pick(6)];
-    const std::int64_t groups = 1 + pick(i % 20 == 0 ? 256 : 9), n = 8 * (1 + pick(30)) + (pick(3) == 0 ? pick(8) : 0), k = 16 * (1 + pick(30));
+    const std::int64_t groups = 1 + pick(i % 20 == 0 ? 256 : 9), n = 8 * (1 + pick(30)) + (pick(3) == 0 ? pick(8) : 0),
+                       k = 16 * (1 + pick(30));
     const std::int64_t most = i % 20 == 0 ? 20 : 300;
     std::vector<std::int32_t> numbers;
     std::int64_t total = counts ? 0 : pick(3);
@@ -200,9 +215,15 @@ TEST_F(MatmulTest, GroupsOfRowsNeedNoAlignment) {
     }
     const std::int64_t m = counts ? most : total + pick(5);
     if (m == 0) continue;
-    const Tensor table = to_device(Tensor::borrow(numbers.data(), DType::kI32, {static_cast<std::int64_t>(numbers.size())}), kDevice, *stream_);
-    Case c{pool_->matrix(false, scales.x, counts ? groups : 1, m, k, generator_), pool_->matrix(false, scales.w, groups, n, k, generator_),
-           counts ? Shape{groups, m, n} : Shape{m, n}, kOutputs[pick(5)], {}, 0, 0};
+    const Tensor table =
+        to_device(Tensor::borrow(numbers.data(), DType::kI32, {static_cast<std::int64_t>(numbers.size())}), kDevice, *stream_);
+    Case c{pool_->matrix(false, scales.x, counts ? groups : 1, m, k, generator_),
+           pool_->matrix(false, scales.w, groups, n, k, generator_),
+           counts ? Shape{groups, m, n} : Shape{m, n},
+           kOutputs[pick(5)],
+           {},
+           0,
+           0};
     if (bits_of(c.out) == 8) c.options.out_scale = 4.0f;
     if (pick(3) == 0) c.options.bias = pool_->floats(n, generator_);
     (counts ? c.options.row_counts : c.options.row_offsets) = table;
@@ -219,8 +240,13 @@ TEST_F(MatmulTest, GroupsAlongDepthAccumulateGradients) {
     const std::int64_t k = offsets.back();
     if (k == 0) continue;
     const Tensor table = to_device(Tensor::borrow(offsets.data(), DType::kI32, {groups + 1}), kDevice, *stream_);
-    Case c{pool_->matrix(false, scales.x, 1, m, k, generator_), pool_->matrix(false, scales.w, 1, n, k, generator_), {groups, m, n},
-           pick(2) == 0 ? DType::kF32 : DType::kBf16, {}, 0, 0};
+    Case c{pool_->matrix(false, scales.x, 1, m, k, generator_),
+           pool_->matrix(false, scales.w, 1, n, k, generator_),
+           {groups, m, n},
+           pick(2) == 0 ? DType::kF32 : DType::kBf16,
+           {},
+           0,
+           0};
     c.options.accumulate = c.out == DType::kF32 && pick(2) == 0;
     c.options.depth_offsets = table;
     ASSERT_NO_FATAL_FAILURE(expect_right(c, "depth, case " + std::to_string(i) + ": " + describe(c)));
@@ -231,10 +257,12 @@ TEST_F(MatmulTest, QuantizedTensorsOfAnyDepthMultiplyAsTheirValues) {
   for (const Scales& scales : kScalings)
     for (const std::int64_t k : {45, 128, 200}) {
       const Tensor x = random_values(DType::kF32, {17, k}, Values::kNormal, 1), w = random_values(DType::kF32, {33, k}, Values::kNormal, 2);
-      const Scheme x_scheme = Scheme::parse(std::string("fp8_e4m3:") + scales.x), w_scheme = Scheme::parse(std::string("fp8_e4m3:") + scales.w);
+      const Scheme x_scheme = Scheme::parse(std::string("fp8_e4m3:") + scales.x),
+                   w_scheme = Scheme::parse(std::string("fp8_e4m3:") + scales.w);
       const QuantizedTensor xq = narrow::quantize(x, x_scheme), wq = narrow::quantize(w, w_scheme);
       const Tensor xd = narrow::dequantize(xq), wd = narrow::dequantize(wq);
-      const Fp8Matrix xm = prepare_fp8(to_device(xq, kDevice, *stream_), *stream_), wm = prepare_fp8(to_device(wq, kDevice, *stream_), *stream_);
+      const Fp8Matrix xm = prepare_fp8(to_device(xq, kDevice, *stream_), *stream_),
+                      wm = prepare_fp8(to_device(wq, kDevice, *stream_), *stream_);
       const Tensor y = Tensor::empty(DType::kF32, {17, 33}, kDevice);
       matmul(xm, wm, y, *stream_);
       const Tensor host = to_host(y, *stream_);
@@ -246,14 +274,16 @@ TEST_F(MatmulTest, QuantizedTensorsOfAnyDepthMultiplyAsTheirValues) {
             sum += product;
             magnitude += std::fabs(product);
           }
-          ASSERT_NEAR(host.as<float>()[i * 33 + j], sum, std::ldexp(magnitude, -10)) << scales.x << " x " << scales.w << " k " << k << " at " << i << ", " << j;
+          ASSERT_NEAR(host.as<float>()[i * 33 + j], sum, std::ldexp(magnitude, -10))
+              << scales.x << " x " << scales.w << " k " << k << " at " << i << ", " << j;
         }
     }
 }
 
 TEST_F(MatmulTest, RepeatsBitForBit) {
   for (const Shape& s : {Shape{64, 2112, 7168}, Shape{300, 1000, 2064}, Shape{16, 4096, 4096}}) {
-    const Fp8Matrix x = pool_->matrix(false, "block128", 1, s[0], s[2], generator_), w = pool_->matrix(false, "128x128", 1, s[1], s[2], generator_);
+    const Fp8Matrix x = pool_->matrix(false, "block128", 1, s[0], s[2], generator_),
+                    w = pool_->matrix(false, "128x128", 1, s[1], s[2], generator_);
     const Tensor first = Tensor::empty(DType::kF32, {s[0], s[1]}, kDevice), again = Tensor::empty(DType::kF32, {s[0], s[1]}, kDevice);
     matmul(x, w, first, *stream_);
     for (int i = 0; i < 5; ++i) {
@@ -268,7 +298,8 @@ TEST_F(MatmulTest, RefusesWhatItCannotDoInOneSentence) {
   const Tensor y = Tensor::empty(DType::kBf16, {8, 24}, kDevice);
   EXPECT_THROW(matmul(x, pool_->matrix(false, "128x128", 1, 24, 80, generator_), y, *stream_), InvalidArgument);
   EXPECT_THROW(matmul(x, pool_->matrix(false, "row", 1, 24, 64, generator_), y, *stream_), Unsupported);
-  EXPECT_THROW(matmul(pool_->matrix(true, "row", 1, 8, 64, generator_), pool_->matrix(true, "row", 1, 24, 64, generator_), y, *stream_), Unsupported);
+  EXPECT_THROW(matmul(pool_->matrix(true, "row", 1, 8, 64, generator_), pool_->matrix(true, "row", 1, 24, 64, generator_), y, *stream_),
+               Unsupported);
   EXPECT_THROW(matmul(x, w, Tensor::empty(DType::kBf16, {24, 8}, kDevice), *stream_), InvalidArgument);
   EXPECT_THROW(matmul(x, w, Tensor::empty(DType::kI8, {8, 24}, kDevice), *stream_), Unsupported);
   Fp8MatmulOptions accumulate;

@@ -11,9 +11,9 @@ namespace narrow::cuda {
 
 /// Where the scales enter: after the sum, or at every 128 along k.
 enum class Fp8Scaling : std::uint8_t {
-  kOuter,        ///< a scale per tensor or per row of A, times one per tensor or per row of B
-  kBlockTile,    ///< 1x128 of A, 128x128 of B
-  kBlockBlock,   ///< 1x128 of both
+  kOuter,       ///< a scale per tensor or per row of A, times one per tensor or per row of B
+  kBlockTile,   ///< 1x128 of A, 128x128 of B
+  kBlockBlock,  ///< 1x128 of both
 };
 
 enum class Fp8Grouping : std::uint8_t {
@@ -27,15 +27,15 @@ enum class Fp8Grouping : std::uint8_t {
 struct Fp8Epilogue {
   const float* bias = nullptr;
   Activation activation = Activation::kNone;
-  const void* residual = nullptr;       ///< [m, n], n apart
-  DType residual_type = DType::kBf16;   ///< kF32, kF16, kBf16
-  bool accumulate = false;              ///< adds what D holds; of fp32 D
-  DType out = DType::kBf16;             ///< kF32, kF16, kBf16, kF8E4m3, kF8E5m2
-  float out_scale = 1.0f;               ///< of fp8: code = encode(v / out_scale)
+  const void* residual = nullptr;      ///< [m, n], n apart
+  DType residual_type = DType::kBf16;  ///< kF32, kF16, kBf16
+  bool accumulate = false;             ///< adds what D holds; of fp32 D
+  DType out = DType::kBf16;            ///< kF32, kF16, kBf16, kF8E4m3, kF8E5m2
+  float out_scale = 1.0f;              ///< of fp8: code = encode(v / out_scale)
 };
 
 struct Fp8Problem {
-  int m = 0, n = 0, k = 0;              ///< of one group; with kRowOffsets m is the rows of all groups together
+  int m = 0, n = 0, k = 0;  ///< of one group; with kRowOffsets m is the rows of all groups together
   int groups = 1;
   Fp8Grouping grouping = Fp8Grouping::kNone;
   const std::int32_t* offsets = nullptr;  ///< offsets (groups + 1), or counts (groups); device memory
@@ -44,15 +44,15 @@ struct Fp8Problem {
   std::int64_t a_pitch = 0, b_pitch = 0;  ///< bytes from row to row, multiples of 16, of 16-byte aligned memory
   bool a_is_e5m2 = false, b_is_e5m2 = false;
   Fp8Scaling scaling = Fp8Scaling::kOuter;
-  /// kOuter: one per row (step 1) or one (step 0). Blocks along k: [k blocks, scale rows], 16-byte aligned; the rows of every group of B, and
-  /// of kRowCounts' A, are padded to a multiple of 4. kBlockTile's B: [group, blocks of n, k blocks].
+  /// kOuter: one per row (step 1) or one (step 0). Blocks along k: [k blocks, scale rows], 16-byte aligned; the rows of every group of B,
+  /// and of kRowCounts' A, are padded to a multiple of 4. kBlockTile's B: [group, blocks of n, k blocks].
   const float* a_scales = nullptr;
   const float* b_scales = nullptr;
   int a_scale_step = 0, b_scale_step = 0;
   std::int64_t a_scale_rows = 0, b_scale_rows = 0;
   Fp8Epilogue epilogue;
   void* d = nullptr;
-  std::int64_t d_pitch = 0;               ///< elements from row to row
+  std::int64_t d_pitch = 0;  ///< elements from row to row
 };
 
 constexpr std::int64_t round_up_to_4(std::int64_t rows) { return (rows + 3) / 4 * 4; }
@@ -62,8 +62,8 @@ struct Fp8Config {
   const char* name;
   int tile_m, tile_n;
   int cluster_m, cluster_n;
-  double slowdown;          ///< of the model in sm90/fp8_plan.cc
-  bool swapped = false;     ///< tile_m counts rows of B and tile_n rows of A: for few rows of A
+  double slowdown;       ///< of the model in sm90/fp8_plan.cc
+  bool swapped = false;  ///< tile_m counts rows of B and tile_n rows of A: for few rows of A
 };
 
 /// The listed configurations, and how one launch would be laid out.

@@ -37,7 +37,8 @@ __global__ void fp8_product_any(const Fp8Problem p, std::int64_t rows) {
   const RowGroup group = group_of_row(p, row);
   if (!group.real) return;
   const bool depth = p.grouping == Fp8Grouping::kDepth;
-  const std::int64_t row_a = depth ? row - std::int64_t{group.group} * p.m : row, row_b = (depth ? 0 : std::int64_t{group.group} * p.n) + column;
+  const std::int64_t row_a = depth ? row - std::int64_t{group.group} * p.m : row,
+                     row_b = (depth ? 0 : std::int64_t{group.group} * p.n) + column;
   const bool counts = p.grouping == Fp8Grouping::kRowCounts;
   const std::int64_t scale_row_a = counts ? group.group * round_up_to_4(p.m) + row_a - std::int64_t{group.group} * p.m : row_a;
   const std::int64_t scale_row_b = (depth ? 0 : group.group * round_up_to_4(p.n)) + column;
@@ -67,7 +68,8 @@ int launch_fp8_product_any(const Fp8Problem& problem, Stream stream) {
   const std::int64_t rows = std::int64_t{problem.m} * (batched ? problem.groups : 1), blocks_y = (rows + kSide - 1) / kSide;
   if (rows == 0 || problem.n == 0) return cudaSuccess;
   if (blocks_y > 65535) return cudaErrorInvalidConfiguration;
-  fp8_product_any<<<dim3(static_cast<unsigned>((problem.n + kSide - 1) / kSide), static_cast<unsigned>(blocks_y)), kSide * kSide, 0, stream>>>(problem, rows);
+  fp8_product_any<<<dim3(static_cast<unsigned>((problem.n + kSide - 1) / kSide), static_cast<unsigned>(blocks_y)), kSide * kSide, 0,
+                    stream>>>(problem, rows);
   return cudaGetLastError();
 }
 

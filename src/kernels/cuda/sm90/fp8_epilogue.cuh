@@ -8,14 +8,14 @@ namespace narrow::cuda::sm90 {
 
 struct Fp8Output {
   Fp8Epilogue epilogue;
-  const float* a_scales;     ///< of kOuter, else null
+  const float* a_scales;  ///< of kOuter, else null
   const float* b_scales;
   int a_scale_step, b_scale_step;
   void* d;
   std::int64_t pitch, residual_pitch;
-  int n;                     ///< columns of D
-  bool rows_end_with_d;      ///< no group's last rows are followed by another's
-  bool vector_stores;        ///< 16-bit output without bias, activation, residual; rows can be stored 16 bytes at a time
+  int n;                 ///< columns of D
+  bool rows_end_with_d;  ///< no group's last rows are followed by another's
+  bool vector_stores;    ///< 16-bit output without bias, activation, residual; rows can be stored 16 bytes at a time
 };
 
 __device__ inline float finish(const Fp8Output& out, float v, std::int64_t row, int column) {
@@ -25,10 +25,8 @@ __device__ inline void store_value(const Fp8Output& out, float v, std::int64_t a
 
 __device__ inline std::uint32_t pack16(bool half, float low, float high) {
   std::uint32_t result;
-  if (half)
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(clamp_half(high)), "f"(clamp_half(low)));
-  else
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  if (half) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(clamp_half(high)), "f"(clamp_half(low)));
+  else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
   return result;
 }
 
@@ -56,8 +54,8 @@ __device__ inline void stage_box(bool half, const float* sums, std::byte* stagin
 #pragma unroll
   for (int q = 0; q < 4; ++q) {
     const float* s = sums + q * 8;
-    store_matrices(shared_address(staging) + r * 128 + ((q * 2 + lane / 16) ^ (r % 8)) * 16, pack16(half, s[0], s[1]), pack16(half, s[2], s[3]),
-                   pack16(half, s[4], s[5]), pack16(half, s[6], s[7]));
+    store_matrices(shared_address(staging) + r * 128 + ((q * 2 + lane / 16) ^ (r % 8)) * 16, pack16(half, s[0], s[1]),
+                   pack16(half, s[2], s[3]), pack16(half, s[4], s[5]), pack16(half, s[6], s[7]));
   }
 }
 
@@ -72,7 +70,8 @@ __device__ inline void store_staged_rows(const Fp8Output& out, std::int64_t row,
 
 /// Any epilogue: fp32 through the warp's shared memory, then a row of 32 columns at a time.
 template <int kCount>
-__device__ inline void store_any(const Fp8Output& out, const float (&sums)[kCount], std::int64_t row, int rows, int column, std::byte* staging) {
+__device__ inline void store_any(const Fp8Output& out, const float (&sums)[kCount], std::int64_t row, int rows, int column,
+                                 std::byte* staging) {
   const int lane = thread_here() % 32;
   float* values = reinterpret_cast<float*>(staging);  // [16][32], columns exchanged against bank conflicts
 #pragma unroll
@@ -97,8 +96,9 @@ __device__ inline void store_any(const Fp8Output& out, const float (&sums)[kCoun
 /// The sums of a product with swapped operands: one warp's 16 columns of D from `first` on (`real` of them exist), rows from `row` on.
 /// Here out.n counts the rows of D.
 template <int kCount>
-__device__ inline void store_transposed(const Fp8Output& out, const float (&sums)[kCount], int first, int real, int row, std::byte* staging) {
-  constexpr int kPart = kCount < 16 ? kCount : 16;  // sums of a thread at a time: at most 32 rows of D
+__device__ inline void store_transposed(const Fp8Output& out, const float (&sums)[kCount], int first, int real, int row,
+                                        std::byte* staging) {
+  constexpr int kPart = kCount < 16 ? kCount : 16;    // sums of a thread at a time: at most 32 rows of D
   float* values = reinterpret_cast<float*>(staging);  // [row of D][16]
   const int lane = thread_here() % 32;
 #pragma unroll

@@ -32,7 +32,8 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
   static const PFN_cuTensorMapEncodeTiled_v12000 function = [] {
     void* address = nullptr;
     cudaDriverEntryPointQueryResult found{};
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &found) != cudaSuccess) return PFN_cuTensorMapEncodeTiled_v12000{};
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &found) != cudaSuccess)
+      return PFN_cuTensorMapEncodeTiled_v12000{};
     return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(address);
   }();
   return function;
@@ -41,14 +42,15 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
 enum class Element : std::uint8_t { kByte, k16Bit, kFloat };
 
 /// A matrix of `rows` rows of `columns` elements, `pitch` bytes apart, copied in boxes; rows of 128 bytes are swizzled.
-bool encode_map(CUtensorMap& map, const void* data, Element element, std::int64_t columns, std::int64_t rows, std::int64_t pitch, int box_columns,
-                int box_rows) {
+bool encode_map(CUtensorMap& map, const void* data, Element element, std::int64_t columns, std::int64_t rows, std::int64_t pitch,
+                int box_columns, int box_rows) {
   constexpr CUtensorMapDataType kTypes[] = {CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_DATA_TYPE_UINT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT32};
-  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)}, strides[1] = {static_cast<cuuint64_t>(pitch)};
+  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)},
+                   strides[1] = {static_cast<cuuint64_t>(pitch)};
   const cuuint32_t box[2] = {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows)}, steps[2] = {1, 1};
-  return encoder()(&map, kTypes[static_cast<int>(element)], 2, const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                   element == Element::kFloat ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encoder()(&map, kTypes[static_cast<int>(element)], 2, const_cast<void*>(data), sizes, strides, box, steps,
+                   CU_TENSOR_MAP_INTERLEAVE_NONE, element == Element::kFloat ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
+                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 std::int64_t rows_of_a(const Fp8Problem& p) { return p.grouping == Fp8Grouping::kRowCounts ? std::int64_t{p.groups} * p.m : p.m; }
@@ -62,11 +64,13 @@ std::int64_t rows_of_b(const Fp8Problem& p) {
 }  // namespace
 
 bool has_fp8_config(const Fp8Problem& problem, int config) {
-  return find_instance(problem, config) != nullptr && (!fp8_configs()[static_cast<std::size_t>(config)].swapped || problem.grouping == Fp8Grouping::kNone);
+  return find_instance(problem, config) != nullptr &&
+         (!fp8_configs()[static_cast<std::size_t>(config)].swapped || problem.grouping == Fp8Grouping::kNone);
 }
 
 Fp8Device fp8_device() {
-  return {device_attribute(cudaDevAttrComputeCapabilityMajor, 0) == 9 && device_attribute(cudaDevAttrComputeCapabilityMinor, -1) == 0, multiprocessors()};
+  return {device_attribute(cudaDevAttrComputeCapabilityMajor, 0) == 9 && device_attribute(cudaDevAttrComputeCapabilityMinor, -1) == 0,
+          multiprocessors()};
 }
 
 int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream stream) {
@@ -79,13 +83,13 @@ int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream st
   bool encoded = encode_map(c.swapped ? b : a, problem.a, Element::kByte, problem.k, rows_of_a(problem), problem.a_pitch, kTileK, rows_a) &&
                  encode_map(c.swapped ? a : b, problem.b, Element::kByte, problem.k, rows_of_b(problem), problem.b_pitch, kTileK, rows_b);
   if (problem.scaling != Fp8Scaling::kOuter)
-    encoded = encoded && encode_map(c.swapped ? sb : sa, problem.a_scales, Element::kFloat, problem.a_scale_rows, k_blocks, problem.a_scale_rows * 4,
-                                    c.swapped ? c.tile_n : c.tile_m, 1);
+    encoded = encoded && encode_map(c.swapped ? sb : sa, problem.a_scales, Element::kFloat, problem.a_scale_rows, k_blocks,
+                                    problem.a_scale_rows * 4, c.swapped ? c.tile_n : c.tile_m, 1);
   if (problem.scaling != Fp8Scaling::kOuter && problem.grouping == Fp8Grouping::kRowOffsets)
     encoded = encoded && encode_map(sa4, problem.a_scales, Element::kFloat, problem.a_scale_rows, k_blocks, problem.a_scale_rows * 4, 4, 1);
   if (problem.scaling == Fp8Scaling::kBlockBlock)
-    encoded = encoded && encode_map(c.swapped ? sa : sb, problem.b_scales, Element::kFloat, problem.b_scale_rows, k_blocks, problem.b_scale_rows * 4,
-                                    c.swapped ? c.tile_m : c.tile_n, 1);
+    encoded = encoded && encode_map(c.swapped ? sa : sb, problem.b_scales, Element::kFloat, problem.b_scale_rows, k_blocks,
+                                    problem.b_scale_rows * 4, c.swapped ? c.tile_m : c.tile_n, 1);
   const Fp8Epilogue& e = problem.epilogue;
   const bool is_16_bit = e.out == DType::kBf16 || e.out == DType::kF16;
   const bool aligned = reinterpret_cast<std::uintptr_t>(problem.d) % 16 == 0 && problem.d_pitch % 8 == 0 && problem.n % 8 == 0;
@@ -100,21 +104,37 @@ int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream st
   const int workers = known ? std::min(plan.workers, plan.tiles * plan.parts) : plan.workers;
   Fp8Params params{};
   const int left = c.swapped ? problem.n : problem.m, right = c.swapped ? problem.m : problem.n;
-  params.schedule = {.tiles_m = ceil_div(left, c.tile_m * c.cluster_m), .tiles_n = ceil_div(right, c.tile_n * c.cluster_n), .k_blocks = k_blocks,
-                     .workers = workers, .tiles = plan.tiles, .parts = plan.parts, .band = std::max(1, 2048 / (c.tile_m * c.cluster_m)),
-                     .tile_m = c.tile_m * c.cluster_m, .rows = problem.m, .groups = problem.groups, .grouping = problem.grouping, .offsets = problem.offsets};
-  params.out = {.epilogue = e, .a_scales = c.swapped ? problem.b_scales : problem.a_scales,
-                .b_scales = c.swapped ? problem.a_scales : problem.b_scales, .a_scale_step = c.swapped ? problem.b_scale_step : problem.a_scale_step,
-                .b_scale_step = c.swapped ? problem.a_scale_step : problem.b_scale_step, .d = problem.d, .pitch = problem.d_pitch,
-                .residual_pitch = problem.n, .n = right,
-                .rows_end_with_d = problem.grouping == Fp8Grouping::kNone, .vector_stores = vector_stores};
+  params.schedule = {.tiles_m = ceil_div(left, c.tile_m * c.cluster_m),
+                     .tiles_n = ceil_div(right, c.tile_n * c.cluster_n),
+                     .k_blocks = k_blocks,
+                     .workers = workers,
+                     .tiles = plan.tiles,
+                     .parts = plan.parts,
+                     .band = std::max(1, 2048 / (c.tile_m * c.cluster_m)),
+                     .tile_m = c.tile_m * c.cluster_m,
+                     .rows = problem.m,
+                     .groups = problem.groups,
+                     .grouping = problem.grouping,
+                     .offsets = problem.offsets};
+  params.out = {.epilogue = e,
+                .a_scales = c.swapped ? problem.b_scales : problem.a_scales,
+                .b_scales = c.swapped ? problem.a_scales : problem.b_scales,
+                .a_scale_step = c.swapped ? problem.b_scale_step : problem.a_scale_step,
+                .b_scale_step = c.swapped ? problem.a_scale_step : problem.b_scale_step,
+                .d = problem.d,
+                .pitch = problem.d_pitch,
+                .residual_pitch = problem.n,
+                .n = right,
+                .rows_end_with_d = problem.grouping == Fp8Grouping::kNone,
+                .vector_stores = vector_stores};
   params.b_scales = problem.b_scales;
   params.m = left;
   params.n = right;
   params.k_blocks = k_blocks;
   params.d_group_rows = problem.m;
 
-  if (const cudaError_t error = cudaFuncSetAttribute(instance->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance->shared_bytes)) return error;
+  if (const cudaError_t error = cudaFuncSetAttribute(instance->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance->shared_bytes))
+    return error;
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

@@ -21,12 +21,12 @@ constexpr std::array kConfigs = {
     Fp8Config{"128x128", 128, 128, 1, 1, 1.67},
     Fp8Config{"128x192", 128, 192, 1, 1, 1.64},
     Fp8Config{"64x128", 64, 128, 1, 1, 1.90},
-    Fp8Config{"64x256", 64, 256, 1, 1, 1.75},
+    Fp8Config{"64x256", 64, 256, 1, 1, 2.7},
     Fp8Config{"swapped_128x16", 128, 16, 1, 1, 2.0, true},
     Fp8Config{"swapped_128x32", 128, 32, 1, 1, 2.0, true},
 };
 
-constexpr int kTileK = 128, kMostParts = 4;
+constexpr int kTileK = 128, kMostParts = 3;
 constexpr double kProductsPerCycle = 4096.0, kBytesPerCycle = 44.0, kCyclesPerMicrosecond = 1700.0;
 constexpr double kEpilogueCycles = 2036.0, kEpilogueCyclesPerElement = 0.02, kPartCycles = 5250.0, kPartCyclesEach = 410.0;
 
@@ -36,7 +36,9 @@ int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 
 int room_for(int parts, int multiprocessors) { return parts < 4 ? multiprocessors : multiprocessors * 7 / 8; }
 
 /// Rows of one group on average; of kRowCounts the most that there can be.
-std::int64_t rows_per_group(const Fp8Problem& p) { return p.grouping == Fp8Grouping::kRowOffsets ? ceil_div(p.m, std::max(p.groups, 1)) : p.m; }
+std::int64_t rows_per_group(const Fp8Problem& p) {
+  return p.grouping == Fp8Grouping::kRowOffsets ? ceil_div(p.m, std::max(p.groups, 1)) : p.m;
+}
 
 }  // namespace
 
@@ -50,7 +52,8 @@ Fp8Plan make_fp8_plan(const Fp8Problem& problem, int config, int parts, int mult
   if (problem.grouping != Fp8Grouping::kNone) plan.tiles *= problem.groups;
   // Parts of a tile are the thread blocks of a cluster, which all run at once.
   if (problem.grouping == Fp8Grouping::kNone && cluster == 1)
-    plan.parts = std::clamp(std::min({parts, room_for(parts, multiprocessors) / std::max(plan.tiles, 1), ceil_div(problem.k, kTileK)}), 1, 8);
+    plan.parts =
+        std::clamp(std::min({parts, room_for(parts, multiprocessors) / std::max(plan.tiles, 1), ceil_div(problem.k, kTileK)}), 1, 8);
   return plan;
 }
 

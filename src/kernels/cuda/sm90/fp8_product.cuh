@@ -26,34 +26,37 @@ struct Fp8Tile {
   static constexpr Share kShare = kShare_;
   static constexpr Fp8Scaling kScaling = kScaling_;
   static constexpr Fp8Pair kPair = kPair_;
-  static constexpr bool kSwapped = kSwapped_;  ///< few rows: the weights take wgmma's 64 rows, the rows of A its columns; D is stored transposed
+  static constexpr bool kSwapped =
+      kSwapped_;  ///< few rows: the weights take wgmma's 64 rows, the rows of A its columns; D is stored transposed
   static constexpr int kCluster = kShare == Share::kNothing ? 1 : 2;
   static constexpr int kConsumers = 2, kConsumerThreads = kConsumers * 128;
   static constexpr int kGroupsM = kTileM >= 128 ? 2 : 1, kGroupsN = kConsumers / kGroupsM;  ///< warpgroups along m and n
   static constexpr int kGroupM = kTileM / kGroupsM, kGroupN = kTileN / kGroupsN;            ///< a warpgroup's part
-  static constexpr int kStrips = kGroupM / 64;       ///< products of 64 rows that it computes one after the other
-  static constexpr int kCount = kGroupN / 2;         ///< accumulators of a thread
+  static constexpr int kStrips = kGroupM / 64;  ///< products of 64 rows that it computes one after the other
+  static constexpr int kCount = kGroupN / 2;    ///< accumulators of a thread
   static constexpr int kThreads = kConsumerThreads + 128;
   static constexpr int kBytesA = kTileM * kTileK, kBytesB = kTileN * kTileK;
-  static constexpr bool kTileScales = kScaling == Fp8Scaling::kBlockTile;                              ///< scales of 128x128 tiles of the weights
-  static constexpr bool kScalesOfA = kScaling != Fp8Scaling::kOuter && !(kTileScales && kSwapped);   ///< 1x128 scales of the left operand
+  static constexpr bool kTileScales = kScaling == Fp8Scaling::kBlockTile;  ///< scales of 128x128 tiles of the weights
+  static constexpr bool kScalesOfA = kScaling != Fp8Scaling::kOuter && !(kTileScales && kSwapped);  ///< 1x128 scales of the left operand
   static constexpr bool kScalesOfB = kScaling == Fp8Scaling::kBlockBlock || (kTileScales && kSwapped);  ///< and of the right one
   static constexpr int kScaleBytesA = kScalesOfA ? kTileM * 4 + 128 : 0, kScaleBytesB = kScalesOfB ? (kTileN * 4 + 127) / 128 * 128 : 0;
   static constexpr int kTileScaleBytes = kTileScales ? 16 : 0;
-  /// Two sets of accumulators, where the registers are there (and one scale per row serves all columns): the products of the next k block run while this one's are promoted.
+  /// Two sets of accumulators, where the registers are there (and one scale per row serves all columns): the products of the next k block
+  /// run while this one's are promoted.
   static constexpr bool kPipelined = kStrips == 1 && kCount <= 64 && !kScalesOfB;
   /// Without them the two warpgroups multiply in turn, so that one's products run while the other promotes. (With two strips each they
   /// drift apart by themselves.)
   static constexpr bool kTurns = !kPipelined && kStrips == 1 && kCount >= 64;
   static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kCopiedBytes = kStageBytes + (kScalesOfA ? kTileM * 4 : 0) + (kScalesOfB ? kTileN * 4 : 0);
-  static constexpr int kBoxes = kSwapped ? 1 : kStrips * (kGroupN / 64);        ///< staged boxes of a warp
+  static constexpr int kBoxes = kSwapped ? 1 : kStrips * (kGroupN / 64);  ///< staged boxes of a warp
   static constexpr int kBoxesPerStage = kStageBytes / kStagingBytes;
   static constexpr int kBorrowed = (kConsumers * 4 * kBoxes + kBoxesPerStage - 1) / kBoxesPerStage;  ///< stages that the epilogue borrows
-  static constexpr int kNotes = 4;                                                ///< pieces that the producer may be ahead of the consumers
+  static constexpr int kNotes = 4;  ///< pieces that the producer may be ahead of the consumers
   static constexpr int kShared = 1024 + kStages * (kStageBytes + kScaleBytesA + kScaleBytesB + kTileScaleBytes) +
                                  ((kStages + kNotes) * 2 + kConsumers) * static_cast<int>(sizeof(Barrier)) + kNotes * 64;
-  static_assert(kTileM % 64 == 0 && kGroupM % 64 == 0 && (kGroupN == 16 || kGroupN == 32 || kGroupN == 64 || kGroupN == 128 || kGroupN == 192));
+  static_assert(kTileM % 64 == 0 && kGroupM % 64 == 0 &&
+                (kGroupN == 16 || kGroupN == 32 || kGroupN == 64 || kGroupN == 128 || kGroupN == 192));
   static_assert(!kSwapped || (kTileM == 128 && kShare == Share::kNothing));
   static_assert(kBytesA % 1024 == 0 && kBytesB % 1024 == 0 && kShared <= 232448 && kBorrowed < kStages);
 };
@@ -61,14 +64,14 @@ struct Fp8Tile {
 struct Fp8Params {
   Fp8Schedule schedule;
   Fp8Output out;
-  const float* b_scales;       ///< of kBlockTile
-  int m, n, k_blocks;          ///< k_blocks: a row of b_scales
-  std::int64_t d_group_rows;   ///< of kDepth: rows of D per group
+  const float* b_scales;      ///< of kBlockTile
+  int m, n, k_blocks;         ///< k_blocks: a row of b_scales
+  std::int64_t d_group_rows;  ///< of kDepth: rows of D per group
 };
 
 /// Where a thread block's part of a piece lies.
 struct TilePlace {
-  int row, column;   ///< inside the group
+  int row, column;  ///< inside the group
 };
 
 /// What the producer tells the consumers of its thread block about a piece; they read it where they need it, so that it takes no registers.
@@ -130,7 +133,8 @@ __device__ TilePlace place_of(const Fp8Params& p, const Fp8Piece& piece, int ran
                           : (piece.rows + p.schedule.tile_m - 1) / p.schedule.tile_m;
   const int2 place = place_of_tile(piece.tile, tiles_m, p.schedule.tiles_n, p.schedule.band);
   const int along_m = T::kShare == Share::kB ? 2 : 1, along_n = T::kShare == Share::kA ? 2 : 1;
-  return {(place.x * along_m + (T::kShare == Share::kB ? rank : 0)) * T::kTileM, (place.y * along_n + (T::kShare == Share::kA ? rank : 0)) * T::kTileN};
+  return {(place.x * along_m + (T::kShare == Share::kB ? rank : 0)) * T::kTileM,
+          (place.y * along_n + (T::kShare == Share::kA ? rank : 0)) * T::kTileN};
 }
 
 /// The producer: one thread.
@@ -153,7 +157,8 @@ __device__ void produce(const Fp8Params& p, const CUtensorMap& a, const CUtensor
     shared.noted[note.stage].arrive();
     if (first) {
       for (int block = piece.k_begin; more && block < min(piece.k_begin + T::kStages, piece.k_end); ++block)
-        prefetch_box(T::kSwapped ? a : b, block * 128, T::kSwapped ? place.row : place.column + (T::kShare == Share::kB ? rank * T::kTileN / 2 : 0));
+        prefetch_box(T::kSwapped ? a : b, block * 128,
+                     T::kSwapped ? place.row : place.column + (T::kShare == Share::kB ? rank * T::kTileN / 2 : 0));
       wait_for_earlier_kernels();
       first = false;
     }
@@ -168,7 +173,8 @@ __device__ void produce(const Fp8Params& p, const CUtensorMap& a, const CUtensor
     const int scale_row_b = (by_rows ? piece.group * static_cast<int>(round_up_to_4(p.n)) : 0) + place.column;
     // Scales of B's 128x128 tiles: a tile touches one block of columns, or two.
     const int blocks = ((T::kSwapped ? p.m : p.n) + 127) / 128;
-    const int first_block = min((T::kSwapped ? place.row : place.column) / 128, blocks - 1), second_block = min(first_block + 1, blocks - 1);
+    const int first_block = min((T::kSwapped ? place.row : place.column) / 128, blocks - 1),
+              second_block = min(first_block + 1, blocks - 1);
     const float* tile_scales = p.b_scales + static_cast<std::int64_t>(by_rows ? piece.group : 0) * blocks * p.k_blocks;
     const float* first_scale = tile_scales + static_cast<std::int64_t>(first_block) * p.k_blocks;
     const float* second_scale = tile_scales + static_cast<std::int64_t>(second_block) * p.k_blocks;
@@ -212,11 +218,13 @@ __device__ void produce(const Fp8Params& p, const CUtensorMap& a, const CUtensor
 /// A tile that was cut into parts: the thread blocks of the cluster lay their sums into shared memory, as rows of D, and each adds up, in
 /// the order of the parts, and finishes its share of the rows.
 template <class T>
-__device__ void finish_share(const Fp8Params& p, const Fp8Piece& piece, const TilePlace& place, const float (&sums)[T::kStrips][T::kCount], float* tile) {
+__device__ void finish_share(const Fp8Params& p, const Fp8Piece& piece, const TilePlace& place, const float (&sums)[T::kStrips][T::kCount],
+                             float* tile) {
   constexpr int kRows = T::kSwapped ? T::kTileN : T::kTileM, kColumns = T::kSwapped ? T::kTileM : T::kTileN, kPitch = kColumns + 4;
   static_assert(kRows * kPitch * 4 <= T::kStages * T::kStageBytes);
   const int thread = thread_here(), lane = thread % 32, warp = thread % 128 / 32, group = thread / 128, parts = p.schedule.parts;
-  const int left = (T::kGroupsM == 2 ? group : 0) * T::kGroupM + warp * 16 + lane / 4, right = (T::kGroupsN == 2 ? group : 0) * T::kGroupN + lane % 4 * 2;
+  const int left = (T::kGroupsM == 2 ? group : 0) * T::kGroupM + warp * 16 + lane / 4,
+            right = (T::kGroupsN == 2 ? group : 0) * T::kGroupN + lane % 4 * 2;
   named_sync(1, T::kConsumerThreads);  // the stages are not read any more
 #pragma unroll
   for (int i = 0; i < T::kStrips * T::kCount; ++i) {
@@ -235,7 +243,8 @@ __device__ void finish_share(const Fp8Params& p, const Fp8Piece& piece, const Ti
       const float4 more = load_remote(tile + r * kPitch + c, static_cast<std::uint32_t>(part));
       word.x += more.x, word.y += more.y, word.z += more.z, word.w += more.w;
     }
-    if (r < rows && c < columns) store_four<T::kSwapped, T::kScaling == Fp8Scaling::kOuter>(p.out, word, d_row + r, d_column + c, columns - c);
+    if (r < rows && c < columns)
+      store_four<T::kSwapped, T::kScaling == Fp8Scaling::kOuter>(p.out, word, d_row + r, d_column + c, columns - c);
   }
 }
 
@@ -282,10 +291,8 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
   const auto release = [&](int stage) {
     __syncwarp();  // all lanes have read their scales
     if (lane >= T::kCluster) return;
-    if constexpr (T::kCluster == 1)
-      shared.empty[stage].arrive();
-    else
-      arrive_remote(shared.empty[stage], static_cast<std::uint32_t>(lane));
+    if constexpr (T::kCluster == 1) shared.empty[stage].arrive();
+    else arrive_remote(shared.empty[stage], static_cast<std::uint32_t>(lane));
   };
   const auto give_back = [&] {
     if (lane == 0) wait_stores_read();
@@ -316,7 +323,7 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
       float accumulators[2][T::kCount];
       BlockFactors<T> factors[2];
       int left = piece.k_end - piece.k_begin;
-      const auto issue = [&](float (&into)[T::kCount], BlockFactors<T>& its, const RingPosition<T::kStages>& where) {
+      const auto issue = [&](float(&into)[T::kCount], BlockFactors<T>& its, const RingPosition<T::kStages>& where) {
         const std::uint32_t stage_offset = offset_of(where.stage);
         shared.full[where.stage].wait(where.parity);
         pin(into);
@@ -327,14 +334,14 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
         wgmma_commit();
         its.load(shared, where.stage, scale_row, group_n, early);
       };
-      const auto promote = [&](float (&from)[T::kCount], const BlockFactors<T>& its) {
+      const auto promote = [&](float(&from)[T::kCount], const BlockFactors<T>& its) {
         pin(from);
 #pragma unroll
         for (int i = 0; i < T::kCount; ++i)
           sums[0][i] = T::kScaling == Fp8Scaling::kOuter ? sums[0][i] + from[i] : __fmaf_rn(from[i], its.of[0][i / 2 % 2][0], sums[0][i]);
       };
       // Issue and wait stand in straight lines, without conditions: else the compiler serialises the products.
-      const auto step = [&](float (&now)[T::kCount], const BlockFactors<T>& its, float (&then)[T::kCount], BlockFactors<T>& next_its) {
+      const auto step = [&](float(&now)[T::kCount], const BlockFactors<T>& its, float(&then)[T::kCount], BlockFactors<T>& next_its) {
         RingPosition<T::kStages> next = at;
         next.advance();
         issue(then, next_its, next);
@@ -343,7 +350,7 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
         promote(now, its);
         at = next;
       };
-      const auto finish = [&](float (&now)[T::kCount], const BlockFactors<T>& its) {
+      const auto finish = [&](float(&now)[T::kCount], const BlockFactors<T>& its) {
         wgmma_wait<0>();
         release(at.stage);
         promote(now, its);
@@ -409,12 +416,9 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
           for (int i = 0; i < T::kCount; ++i) {  // promotion
             const float factor = factors.of[strip][i / 2 % 2][BlockFactors<T>::kColumns == 3 ? i / 32 : 0];
             float& sum = sums[strip][i];
-            if constexpr (T::kScaling == Fp8Scaling::kOuter)
-              sum += accumulators[i];
-            else if constexpr (T::kScalesOfB)
-              sum = __fmaf_rn(accumulators[i], factor * column_scale[i / 4 * 2 + i % 2], sum);
-            else
-              sum = __fmaf_rn(accumulators[i], factor, sum);
+            if constexpr (T::kScaling == Fp8Scaling::kOuter) sum += accumulators[i];
+            else if constexpr (T::kScalesOfB) sum = __fmaf_rn(accumulators[i], factor * column_scale[i / 4 * 2 + i % 2], sum);
+            else sum = __fmaf_rn(accumulators[i], factor, sum);
           }
         }
         factors = next_factors;
@@ -422,7 +426,7 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
       }
     }
 
-    wait_for_earlier_kernels();  // from here on D and partial sums are written; the producer has waited before the operands were read
+    wait_for_earlier_kernels();        // from here on D and partial sums are written; the producer has waited before the operands were read
     if constexpr (T::kCluster == 1) {  // clusters have no parts
       if (p.schedule.parts > 1) {
         finish_share<T>(p, piece, place, sums, reinterpret_cast<float*>(shared.tiles));
@@ -445,11 +449,13 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
       return shared.a(stage) + (index - which * T::kBoxesPerStage) * kStagingBytes;
     };
     const int column = place.column + (T::kGroupsN == 2 ? group_here : 0) * T::kGroupN;
-    const int first = place.row + (T::kGroupsM == 2 ? group_here : 0) * T::kGroupM + warp_here * 16;  // of the group; strips are 64 rows apart
+    const int first =
+        place.row + (T::kGroupsM == 2 ? group_here : 0) * T::kGroupM + warp_here * 16;  // of the group; strips are 64 rows apart
     const std::int64_t group_row = p.schedule.grouping == Fp8Grouping::kDepth ? piece.group * p.d_group_rows : piece.first_row;
     // Row and column scales: every group has its own rows of A, and its own matrix of B; groups along k share them.
     [[maybe_unused]] const std::int64_t outer_row = piece.first_row;
-    [[maybe_unused]] const std::int64_t outer_column = p.schedule.grouping == Fp8Grouping::kDepth ? 0 : static_cast<std::int64_t>(piece.group) * p.n;
+    [[maybe_unused]] const std::int64_t outer_column =
+        p.schedule.grouping == Fp8Grouping::kDepth ? 0 : static_cast<std::int64_t>(piece.group) * p.n;
     constexpr int kPerStrip = T::kGroupN >= 64 ? T::kGroupN / 64 : 1;
 #pragma unroll
     for (int strip = 0; strip < T::kStrips; ++strip) {
@@ -459,7 +465,8 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
         store_transposed(p.out, sums[strip], row, rows, column, staging(0));
       } else if (p.out.vector_stores) {
 #pragma unroll
-        for (int box = 0; box < kPerStrip; ++box) stage_box(p.out.epilogue.out == DType::kF16, sums[strip] + box * 32, staging(strip * kPerStrip + box));
+        for (int box = 0; box < kPerStrip; ++box)
+          stage_box(p.out.epilogue.out == DType::kF16, sums[strip] + box * 32, staging(strip * kPerStrip + box));
       } else {
         store_any(p.out, sums[strip], group_row + row, rows, column, staging(0));
       }
@@ -523,7 +530,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     consume<T>(p, d, shared);
   }
   if (parted && threadIdx.x >= T::kConsumerThreads) cluster_sync();  // the consumers are in finish_share
-  if (T::kCluster > 1 || parted) cluster_sync();  // nobody leaves while its shared memory may still be used from outside
+  if (T::kCluster > 1 || parted) cluster_sync();                     // nobody leaves while its shared memory may still be used from outside
 }
 
 }  // namespace narrow::cuda::sm90

@@ -4,23 +4,23 @@
 /// Where there are far fewer tiles than multiprocessors, every tile is cut along k into the same number of parts, one per thread block of a
 /// cluster; all of them put their sums into shared memory, and each adds up, in order, and finishes its share of the tile.
 
-#include <cstdint>
-
 #include <cuda_runtime.h>
+
+#include <cstdint>
 
 #include "kernels/cuda/fp8_product.h"
 
 namespace narrow::cuda::sm90 {
 
 struct Fp8Schedule {
-  int tiles_m, tiles_n;    ///< of one group, in units of a worker's tile; of kRowOffsets and kRowCounts tiles_m is unused
-  int k_blocks;            ///< of one group; of kDepth unused
+  int tiles_m, tiles_n;  ///< of one group, in units of a worker's tile; of kRowOffsets and kRowCounts tiles_m is unused
+  int k_blocks;          ///< of one group; of kDepth unused
   int workers;
-  int tiles;               ///< of kNone and kDepth
-  int parts;               ///< of kNone: parts of every tile along k
-  int band;                ///< tiles along m that neighbouring tile numbers walk through first, for the second-level cache
-  int tile_m;              ///< rows of a worker's tile
-  int rows;                ///< of kRowCounts: rows of A per group
+  int tiles;   ///< of kNone and kDepth
+  int parts;   ///< of kNone: parts of every tile along k
+  int band;    ///< tiles along m that neighbouring tile numbers walk through first, for the second-level cache
+  int tile_m;  ///< rows of a worker's tile
+  int rows;    ///< of kRowCounts: rows of A per group
   int groups;
   Fp8Grouping grouping;
   const std::int32_t* offsets;
@@ -28,10 +28,10 @@ struct Fp8Schedule {
 
 /// A part of a tile: k blocks [k_begin, k_end), counted from the first column of A and B.
 struct Fp8Piece {
-  int tile;                 ///< of its group
+  int tile;  ///< of its group
   int group, k_begin, k_end;
-  int first_row, rows;      ///< of A and D: where the group begins, how many it has
-  int part;                 ///< of Fp8Schedule::parts
+  int first_row, rows;  ///< of A and D: where the group begins, how many it has
+  int part;             ///< of Fp8Schedule::parts
 };
 
 /// A worker's pieces in order.

@@ -2,16 +2,18 @@
 /// Thin wrappers around Hopper's own instructions (PTX, sm_90a): tensor copies on mbarriers, warpgroup products, register
 /// reallocation, clusters, named barriers. One instruction each; no policy.
 
-#include <cstdint>
-
 #include <cuda.h>
 #include <cuda_runtime.h>
+
+#include <cstdint>
 
 #include "kernels/cuda/bulk_copy.cuh"
 
 namespace narrow::cuda::sm90 {
 
-__device__ inline std::uint32_t shared_address(const void* pointer) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer)); }
+__device__ inline std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
 
 /// threadIdx.x, read where it stands: what an epilogue derives from it is not computed ahead and kept in registers through a main loop.
 __device__ inline int thread_here() {
@@ -29,9 +31,7 @@ __device__ inline std::uint32_t cluster_rank() {
 }
 
 /// All threads of the cluster meet; shared memory written before is visible to all of them after.
-__device__ inline void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
+__device__ inline void cluster_sync() { asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory"); }
 
 /// Arrives on the barrier at the same place in the shared memory of thread block `rank` of the cluster.
 __device__ inline void arrive_remote(Barrier& barrier, std::uint32_t rank) {
@@ -40,7 +40,9 @@ __device__ inline void arrive_remote(Barrier& barrier, std::uint32_t rank) {
       ".reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
       "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
-      "}\n" ::"r"(barrier.address()), "r"(rank) : "memory");
+      "}\n" ::"r"(barrier.address()),
+      "r"(rank)
+      : "memory");
 }
 
 /// Sixteen bytes of the shared memory of thread block `rank`, at the same place as `here` in this one's.
@@ -82,9 +84,10 @@ __device__ inline void copy_box_multicast(void* to, const CUtensorMap& map, int 
 
 /// A box from shared to global memory; parts outside the matrix are not written. Reads shared memory in the background.
 __device__ inline void store_box(const CUtensorMap& map, int column, int row, const void* from) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(reinterpret_cast<std::uint64_t>(&map)),
-               "r"(shared_address(from)), "r"(column), "r"(row)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(reinterpret_cast<std::uint64_t>(&map)),
+      "r"(shared_address(from)), "r"(column), "r"(row)
+      : "memory");
 }
 __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /// Waits until all committed stores of this thread have read their shared memory.
@@ -150,7 +153,8 @@ __device__ inline void let_next_kernel_start() { asm volatile("griddepcontrol.la
 
 /// Four 8x8 matrices of 16-bit values to shared memory; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void store_matrices(std::uint32_t address, std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
 }
 
 }  // namespace narrow::cuda::sm90
