@@ -63,4 +63,8 @@ std::vector<std::string> fp8_matmul_kernel_names();
 /// The rows for one product, whether they take it, and what was estimated of them.
 std::vector<MatmulChoice> explain_matmul(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, const Fp8MatmulOptions& options = {});
 
+/// The same for x [m, k] times a weight [n, k] of a scheme on a Hopper of so many multiprocessors (an H200 has 132); needs no device.
+/// Empty in a build without CUDA, and for schemes that these products do not take.
+std::vector<MatmulChoice> explain_fp8_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, int multiprocessors = 132);
+
 }  // namespace narrow::cuda

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "device/cuda/runtime.h"
@@ -154,6 +155,25 @@ int config_of(std::string_view name) {
   throw InvalidArgument(fmt::format("matmul: there is no CUDA kernel '{}'", name));
 }
 
+std::vector<MatmulChoice> choices_for(const Fp8Problem& problem, const Fp8Device& device) {
+  const Fp8Plan best = device.is_hopper ? choose_fp8_plan(problem, device.multiprocessors) : Fp8Plan{-1};
+  std::vector<MatmulChoice> choices;
+  for (int i = 0; i < static_cast<int>(fp8_configs().size()); ++i) {
+    MatmulChoice choice{row_name(i), "sm_90a", device.is_hopper && has_fp8_config(problem, i), i == best.config, {}};
+    if (!device.is_hopper)
+      choice.reason = "the device is not a Hopper";
+    else if (!choice.accepted)
+      choice.reason = "not compiled for these formats, scales and groups";
+    else {
+      const Fp8Plan plan = choice.chosen ? best : make_fp8_plan(problem, i, 1, device.multiprocessors);
+      choice.reason = fmt::format("{} tiles in {} parts, about {:.1f} us", plan.tiles, plan.parts, estimate_fp8_plan(problem, plan));
+    }
+    choices.push_back(std::move(choice));
+  }
+  choices.push_back({std::string(kAnyName), "any", true, best.config < 0, "without tensor cores: about a hundred times slower"});
+  return choices;
+}
+
 }  // namespace
 
 Fp8Problem fp8_problem(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, const Fp8MatmulOptions& options) {
@@ -229,21 +249,19 @@ std::vector<std::string> fp8_matmul_kernel_names() {
 std::vector<MatmulChoice> explain_matmul(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, const Fp8MatmulOptions& options) {
   const Fp8Problem problem = fp8_problem(x, w, y, options);
   const DeviceGuard guard(x.device().index);
-  const Fp8Device device = fp8_device();
-  const Fp8Plan best = device.is_hopper ? choose_fp8_plan(problem, device.multiprocessors) : Fp8Plan{-1};
-  std::vector<MatmulChoice> choices;
-  for (int i = 0; i < static_cast<int>(fp8_configs().size()); ++i) {
-    MatmulChoice choice{row_name(i), "sm_90a", device.is_hopper && has_fp8_config(problem, i), i == best.config, {}};
-    if (!device.is_hopper) choice.reason = "the device is not a Hopper";
-    else if (!choice.accepted) choice.reason = "not compiled for these formats, scales and groups";
-    else {
-      const Fp8Plan plan = choice.chosen ? best : make_fp8_plan(problem, i, 1, device.multiprocessors);
-      choice.reason = fmt::format("{} tiles in {} parts, about {:.1f} us", plan.tiles, plan.parts, estimate_fp8_plan(problem, plan));
-    }
-    choices.push_back(std::move(choice));
-  }
-  choices.push_back({std::string(kAnyName), "any", true, best.config < 0, "without tensor cores: about a hundred times slower"});
-  return choices;
+  return choices_for(problem, fp8_device());
+}
+
+std::vector<MatmulChoice> explain_fp8_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, int multiprocessors) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
+  if (fp8_configs().empty() || !is_fp8(weight) || weight.element == kFp8E5m2 || std::max({m, n, k}) > kMost || multiprocessors < 1) return {};
+  Fp8Problem problem;
+  problem.m = static_cast<int>(m);
+  problem.n = static_cast<int>(n);
+  problem.k = static_cast<int>(k);
+  const bool tile = weight.granularity == Granularity::block(kBlock, kBlock);
+  problem.scaling = is_outer(weight) ? Fp8Scaling::kOuter : (tile ? Fp8Scaling::kBlockTile : Fp8Scaling::kBlockBlock);
+  return choices_for(problem, {true, multiprocessors});
 }
 
 }  // namespace narrow::cuda
