@@ -138,6 +138,7 @@ void set_groups(Fp8Problem& p, const Fp8Matrix& x, const Fp8Matrix& w, const Ten
     require(x.groups == 1 && w.groups == 1, "batches need row_offsets, row_counts or depth_offsets");
   }
   require(groups <= kMostGroups, "there can be 65536 groups");
+  require(batches * x.rows <= std::numeric_limits<std::int32_t>::max() / 2, "y has more than 2^30 rows");
   p.groups = static_cast<int>(groups);
   const bool batched = p.grouping == Fp8Grouping::kRowCounts || p.grouping == Fp8Grouping::kDepth;
   const Shape expected = batched ? Shape{batches, x.rows, w.rows} : Shape{x.rows, w.rows};
@@ -254,7 +255,8 @@ std::vector<MatmulChoice> explain_matmul(const Fp8Matrix& x, const Fp8Matrix& w,
 
 std::vector<MatmulChoice> explain_fp8_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, int multiprocessors) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
-  if (fp8_configs().empty() || !is_fp8(weight) || weight.element == kFp8E5m2 || std::max({m, n, k}) > kMost || multiprocessors < 1) return {};
+  if (fp8_configs().empty() || !is_fp8(weight) || weight.element == kFp8E5m2 || std::max({m, n, k}) > kMost || multiprocessors < 1)
+    return {};
   Fp8Problem problem;
   problem.m = static_cast<int>(m);
   problem.n = static_cast<int>(n);

@@ -2,6 +2,8 @@
 /// Mapping: one thread per element of D, 16 x 16 of them per thread block; k in blocks of 128, each summed in fp32 and then scaled.
 /// Bound:   arithmetic of the conversions; about a hundred times slower than the tensor cores. Meaning: reference/matmul.cc.
 
+#include <algorithm>
+
 #include "kernels/cuda/fp8_finish.cuh"
 #include "kernels/cuda/launch.cuh"
 
@@ -30,10 +32,7 @@ __device__ inline RowGroup group_of_row(const Fp8Problem& p, std::int64_t row) {
   return {found, found < p.groups && row >= p.offsets[found]};
 }
 
-__global__ void fp8_product_any(const Fp8Problem p, std::int64_t rows) {
-  const int column = static_cast<int>(blockIdx.x) * kSide + static_cast<int>(threadIdx.x) % kSide;
-  const std::int64_t row = std::int64_t{blockIdx.y} * kSide + threadIdx.x / kSide;
-  if (row >= rows || column >= p.n) return;
+__device__ void multiply(const Fp8Problem& p, std::int64_t row, int column) {
   const RowGroup group = group_of_row(p, row);
   if (!group.real) return;
   const bool depth = p.grouping == Fp8Grouping::kDepth;
@@ -61,15 +60,22 @@ __global__ void fp8_product_any(const Fp8Problem p, std::int64_t rows) {
   store_converted(p.epilogue, p.d, finish_value(p.epilogue, p.d, sum, column, at, row * p.n + column), at);
 }
 
+__global__ void fp8_product_any(const Fp8Problem p, std::int64_t rows) {
+  const int column = static_cast<int>(blockIdx.x) * kSide + static_cast<int>(threadIdx.x) % kSide;
+  if (column >= p.n) return;
+  const std::int64_t step = std::int64_t{gridDim.y} * kSide;
+  for (std::int64_t row = std::int64_t{blockIdx.y} * kSide + threadIdx.x / kSide; row < rows; row += step) multiply(p, row, column);
+}
+
 }  // namespace
 
 int launch_fp8_product_any(const Fp8Problem& problem, Stream stream) {
   const bool batched = problem.grouping == Fp8Grouping::kRowCounts || problem.grouping == Fp8Grouping::kDepth;
   const std::int64_t rows = std::int64_t{problem.m} * (batched ? problem.groups : 1), blocks_y = (rows + kSide - 1) / kSide;
   if (rows == 0 || problem.n == 0) return cudaSuccess;
-  if (blocks_y > 65535) return cudaErrorInvalidConfiguration;
-  fp8_product_any<<<dim3(static_cast<unsigned>((problem.n + kSide - 1) / kSide), static_cast<unsigned>(blocks_y)), kSide * kSide, 0,
-                    stream>>>(problem, rows);
+  fp8_product_any<<<dim3(static_cast<unsigned>((problem.n + kSide - 1) / kSide),
+                         static_cast<unsigned>(std::min<std::int64_t>(blocks_y, 65535))),
+                    kSide * kSide, 0, stream>>>(problem, rows);
   return cudaGetLastError();
 }
 
