@@ -1,7 +1,7 @@
 # The CUDA half of the device layer and the GPU kernels, or the stub in their place.
-target_sources(narrow PRIVATE ops/cuda_fused.cc ops/cuda_quantize.cc ops/cuda_training.cc)
+target_sources(narrow PRIVATE ops/cuda_fused.cc ops/cuda_matmul.cc ops/cuda_quantize.cc ops/cuda_training.cc)
 if(NOT NARROW_WITH_CUDA)
-  target_sources(narrow PRIVATE device/cuda_stub.cc kernels/cuda_stub.cc kernels/cuda_fused_stub.cc)
+  target_sources(narrow PRIVATE device/cuda_stub.cc kernels/cuda_stub.cc kernels/cuda_fused_stub.cc kernels/cuda_matmul_stub.cc)
   return()
 endif()
 target_sources(narrow PRIVATE
@@ -9,6 +9,8 @@ target_sources(narrow PRIVATE
   kernels/cuda/dequantize.cu
   kernels/cuda/dequantize_generic.cu
   kernels/cuda/elementwise.cu
+  kernels/cuda/fp8_prepare.cu
+  kernels/cuda/fp8_product_any.cu
   kernels/cuda/fused_generic.cu
   kernels/cuda/fused_rows_bf16.cu
   kernels/cuda/fused_rows_f16.cu
@@ -20,6 +22,7 @@ target_sources(narrow PRIVATE
   kernels/cuda/quantize_resident.cu
   kernels/cuda/quantize_rows.cu
   kernels/cuda/quantize_tensor.cu
+  kernels/cuda/sm90/fp8_plan.cc
   kernels/cuda/tables.cc
   kernels/cuda/training.cu)
 # Codes must be the CPU's: no contraction, IEEE divisions and square roots, subnormals kept (nvcc's defaults but for the first).
@@ -27,3 +30,14 @@ target_compile_options(narrow PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -fmad=false -Xcompiler=-Wall,-Wextra -Xcudafe=--diag_suppress=20012>)
 # The runtime is linked in: a machine without CUDA loads the library all the same.
 target_link_libraries(narrow PRIVATE CUDA::cudart_static)
+
+# Hopper's own kernels: one target (wgmma and setmaxnreg exist in sm_90a alone), fp8 products in the compiler's own contraction.
+add_library(narrow_sm90 OBJECT
+  kernels/cuda/sm90/fp8_launch.cu
+  kernels/cuda/sm90/fp8_other.cu
+  kernels/cuda/sm90/fp8_tile_scaled.cu)
+set_target_properties(narrow_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real)
+target_include_directories(narrow_sm90 PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+target_compile_options(narrow_sm90 PRIVATE
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra -Xcudafe=--diag_suppress=20012>)
+target_sources(narrow PRIVATE $<TARGET_OBJECTS:narrow_sm90>)

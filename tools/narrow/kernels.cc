@@ -10,6 +10,7 @@
 
 #include "commands.h"
 #include "dispatch/quantize.h"
+#include "narrow/cuda_matmul.h"
 #include "narrow/error.h"
 #include "narrow/matmul.h"
 #include "narrow/quantize.h"
@@ -138,10 +139,13 @@ void explain_product(Context& context, const std::vector<std::string>& words) {
   const Scheme scheme = Scheme::parse(words[3]);
   Json rows = Json::array();
   report::Table text({{"kernel"}, {"instruction set"}, {"accepts"}, {"why"}});
-  for (const MatmulChoice& choice : explain_matmul(sizes[0], sizes[1], sizes[2], scheme)) {
+  const auto add = [&](const MatmulChoice& choice) {
     rows.push_back({{"name", choice.name}, {"isa", choice.isa}, {"accepted", choice.accepted}, {"chosen", choice.chosen}, {"reason", choice.reason}});
     text.add({{choice.name, choice.chosen ? Paint::kAccent : Paint::kPlain}, choice.isa, choice.accepted ? "yes" : "no", choice.reason});
-  }
+  };
+  for (const MatmulChoice& choice : explain_matmul(sizes[0], sizes[1], sizes[2], scheme)) add(choice);
+  // Weights in fp8: how an H200 would multiply them, with activations in the scales that go with them.
+  for (const MatmulChoice& choice : cuda::explain_fp8_matmul(sizes[0], sizes[1], sizes[2], scheme)) add(choice);
   context.answer(Json{{"m", sizes[0]}, {"n", sizes[1]}, {"k", sizes[2]}, {"scheme", scheme.to_string()}, {"rows", rows}});
   context.print(text.render(context.out));
 }

@@ -1,0 +1,376 @@
+/// fp8 products on the GPU, beside cuBLASLt in the same run, in turns, so that both meet the same clocks.
+///   bench_cuda_matmul [--json FILE] [--only TEXT]
+/// Inputs are random and rotate beyond the second-level cache; calls are captured into a graph and its replays timed with events; medians.
+/// "of DeepGEMM" is (narrow / cuBLASLt here) / (DeepGEMM / cuBLASLt in the peers' run of 2026-11-15 on the same kind of machine).
+
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cublaslt.h"
+#include "narrow/cuda_fused.h"
+#include "narrow/cuda_matmul.h"
+
+namespace {
+
+using namespace narrow;
+
+constexpr double kRotation = 256.0 * 1048576.0;
+const Device kDevice = Device::cuda(0);
+
+void require(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorName(error));
+  std::exit(1);
+}
+
+__device__ float uniform(std::uint64_t i, std::uint64_t seed) {
+  std::uint64_t x = i + seed * 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 33)) * 0xFF51AFD7ED558CCDull;
+  x = (x ^ (x >> 33)) * 0xC4CEB9FE1A85EC53ull;
+  return static_cast<float>((x >> 40) + 1) * (1.0f / 16777217.0f);
+}
+
+/// Normal values as e4m3 codes or bf16, and scales between 0.5 and 1.5.
+__global__ void fill_normal(void* out, std::int64_t count, bool bf16, std::uint64_t seed) {
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += std::int64_t{gridDim.x} * blockDim.x) {
+    const float v = sqrtf(-2.0f * logf(uniform(2 * i, seed))) * cospif(2.0f * uniform(2 * i + 1, seed));
+    if (bf16) static_cast<std::uint16_t*>(out)[i] = static_cast<std::uint16_t>(__float_as_uint(v) >> 16);
+    else static_cast<std::uint8_t*>(out)[i] = __nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E4M3);
+  }
+}
+__global__ void fill_scales(float* out, std::int64_t count, std::uint64_t seed) {
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += std::int64_t{gridDim.x} * blockDim.x)
+    out[i] = 0.5f + uniform(i, seed);
+}
+__global__ void read_words(const uint4* data, std::int64_t count, unsigned* out) {
+  unsigned x = 0;
+  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
+  std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  for (; i + 3 * step < count; i += 4 * step) {
+    const uint4 a = __ldcs(data + i), b = __ldcs(data + i + step), c = __ldcs(data + i + 2 * step), d = __ldcs(data + i + 3 * step);
+    x ^= a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^ d.z ^ d.w;
+  }
+  if (x == 0x12345678u) *out = x;
+}
+
+/// Calls captured into a graph, which is replayed and timed.
+class Timed {
+ public:
+  Timed(cuda::Stream stream, const std::function<void(std::size_t)>& call, std::size_t sets) : stream_(stream) {
+    require(cudaEventCreate(&start_), "cudaEventCreate");
+    require(cudaEventCreate(&stop_), "cudaEventCreate");
+    for (std::size_t i = 0; i < 4; ++i) call(i % sets);
+    cuda::synchronize(stream_);
+    calls_ = 1;
+    capture([&] { call(0); });
+    const double once = std::max(1.0, sample());
+    calls_ = static_cast<int>(std::clamp(2000.0 / once, 3.0, 400.0));
+    cudaGraphExecDestroy(executable_);
+    capture([&] {
+      for (int i = 0; i < calls_; ++i) call(static_cast<std::size_t>(i) % sets);
+    });
+    for (int i = 0; i < 2; ++i) sample();
+  }
+  ~Timed() { cudaGraphExecDestroy(executable_); }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+  /// Microseconds of one call in one replay.
+  double sample() {
+    require(cudaEventRecord(start_, stream_), "cudaEventRecord");
+    require(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch");
+    require(cudaEventRecord(stop_, stream_), "cudaEventRecord");
+    cuda::synchronize(stream_);
+    float milliseconds = 0;
+    require(cudaEventElapsedTime(&milliseconds, start_, stop_), "cudaEventElapsedTime");
+    return 1000.0 * milliseconds / calls_;
+  }
+
+ private:
+  void capture(const std::function<void()>& body) {
+    cudaGraph_t graph;
+    require(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    body();
+    require(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+    require(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
+    cudaGraphDestroy(graph);
+  }
+  cuda::Stream stream_;
+  cudaGraphExec_t executable_{};
+  cudaEvent_t start_{}, stop_{};
+  int calls_ = 0;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// Samples of several graphs in turns; their medians.
+std::vector<double> in_turns(const std::vector<Timed*>& timed, int rounds) {
+  std::vector<std::vector<double>> samples(timed.size());
+  for (int i = 0; i < rounds; ++i)
+    for (std::size_t j = 0; j < timed.size(); ++j) samples[j].push_back(timed[j]->sample());
+  std::vector<double> medians;
+  for (const auto& s : samples) medians.push_back(median(s));
+  return medians;
+}
+
+struct Shape3 {
+  std::int64_t m, n, k;
+  double table_cublas, table_deepgemm;  ///< TFLOP/s of the peers' run: cuBLASLt per tensor, best; DeepGEMM, best
+};
+constexpr Shape3 kDense[] = {
+    {64, 2112, 7168, 201, 200},     {64, 4096, 7168, 331, 304},     {64, 7168, 2048, 281, 252},      {64, 7168, 16384, 481, 378},
+    {64, 24576, 1536, 379, 350},    {128, 2112, 7168, 411, 386},    {128, 4096, 7168, 616, 616},     {128, 7168, 2048, 542, 469},
+    {128, 7168, 16384, 915, 609},   {128, 24576, 1536, 711, 678},   {256, 2112, 7168, 772, 667},     {256, 4096, 7168, 1026, 856},
+    {256, 7168, 2048, 876, 749},    {256, 7168, 16384, 1271, 990},  {256, 24576, 1536, 1045, 940},   {4096, 2112, 7168, 1432, 1166},
+    {4096, 4096, 7168, 1345, 1257}, {4096, 7168, 2048, 1465, 1288}, {4096, 7168, 16384, 1424, 1196}, {4096, 24576, 1536, 1455, 1174},
+    {4096, 4096, 4096, 1442, 1369}, {8192, 8192, 8192, 1340, 1277}};
+
+struct Grouped {
+  std::int64_t groups, rows, n, k;
+  bool masked;
+  double table_deepgemm;
+};
+constexpr Grouped kGrouped[] = {{4, 8192, 4096, 7168, false, 1233}, {4, 8192, 7168, 2048, false, 1149}, {8, 4096, 4096, 7168, false, 1186},
+                                {8, 4096, 7168, 2048, false, 1150}, {1, 1024, 4096, 7168, true, 1064},  {1, 1024, 7168, 2048, true, 812},
+                                {2, 512, 4096, 7168, true, 1196},   {2, 512, 7168, 2048, true, 762},    {4, 256, 4096, 7168, true, 1070},
+                                {4, 256, 7168, 2048, true, 752},    {32, 64, 4096, 7168, true, 509},    {32, 64, 7168, 2048, true, 469}};
+
+class Bench {
+ public:
+  explicit Bench(std::string only) : only_(std::move(only)) {}
+  bool wants(const std::string& name) const { return only_.empty() || name.find(only_) != std::string::npos; }
+  bool has_peer() const { return lt_.available(); }
+
+  cuda::Fp8Matrix random(const std::string& scheme, std::int64_t groups, std::int64_t rows, std::int64_t k, std::uint64_t seed) {
+    const Scheme parsed = Scheme::parse(scheme);
+    const Shape shape = groups == 1 ? Shape{rows, k} : Shape{groups, rows, k};
+    cuda::DeviceQuantized q = cuda::allocate_quantized(parsed, shape, kDevice);
+    fill_normal<<<1024, 256, 0, stream_>>>(q.codes.data(), static_cast<std::int64_t>(q.codes.size()), false, seed);
+    fill_scales<<<256, 256, 0, stream_>>>(q.scales.as<float>(), static_cast<std::int64_t>(q.scales.size() / 4), seed + 1);
+    return cuda::prepare_fp8(q, stream_);
+  }
+
+  void dense(const Shape3& s, const char* x_scales, const char* w_scales, bool table) {
+    const std::string name = std::string("fp8 ") + x_scales + " x " + w_scales;
+    const std::string shape = std::to_string(s.m) + "x" + std::to_string(s.n) + "x" + std::to_string(s.k);
+    if (!wants(name + " " + shape)) return;
+    const double bytes = static_cast<double>(s.n * s.k + s.m * s.k + 2 * s.m * s.n),
+                 flops = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
+    const std::size_t sets = static_cast<std::size_t>(std::clamp(kRotation / bytes + 1, 2.0, 64.0));
+    std::vector<cuda::Fp8Matrix> x, w;
+    std::vector<Tensor> y;
+    for (std::size_t i = 0; i < sets; ++i) {
+      x.push_back(random(std::string("fp8_e4m3:") + x_scales, 1, s.m, s.k, 4 * i));
+      w.push_back(random(std::string("fp8_e4m3:") + w_scales, 1, s.n, s.k, 4 * i + 2));
+      y.push_back(Tensor::empty(DType::kBf16, {s.m, s.n}, kDevice));
+    }
+    Timed ours(
+        stream_, [&](std::size_t i) { cuda::matmul(x[i], w[i], y[i], stream_); }, sets);
+    std::string row = "?";
+    for (const MatmulChoice& choice : cuda::explain_matmul(x[0], w[0], y[0]))
+      if (choice.chosen) row = choice.name + ", " + choice.reason.substr(0, choice.reason.rfind(','));
+    double peer = 0.0;
+    std::unique_ptr<Timed> theirs;
+    if (lt_.available()) {
+      const bench::CublasLt::Product product = lt_.product(s.m, s.n, s.k, true, x[0].scales.as<float>(), w[0].scales.as<float>());
+      double best = 1e30;
+      for (std::size_t a = 0; a < product.algorithms.size(); ++a) {
+        auto timed = std::make_unique<Timed>(
+            stream_, [&](std::size_t i) { lt_.run(product, a, x[i].codes.data(), w[i].codes.data(), y[i].data(), stream_); }, sets);
+        const double us = median({timed->sample(), timed->sample(), timed->sample()});
+        if (us < best * (theirs ? 0.985 : 1.0)) best = us, theirs = std::move(timed);
+      }
+    }
+    std::vector<Timed*> all{&ours};
+    if (theirs) all.push_back(theirs.get());
+    const std::vector<double> us = in_turns(all, 9);
+    if (theirs) peer = flops / us[1] * 1e-6;
+    add(name, shape, us[0], flops, peer, table ? s.table_cublas : 0, table ? s.table_deepgemm : 0, row);
+  }
+
+  void grouped(const Grouped& g) {
+    const std::string shape =
+        std::to_string(g.groups) + "x" + std::to_string(g.rows) + "x" + std::to_string(g.n) + "x" + std::to_string(g.k);
+    const std::string name = g.masked ? "fp8 masked groups" : "fp8 contiguous groups";
+    if (!wants(name + " " + shape)) return;
+    const std::int64_t rows = g.groups * g.rows;
+    const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(g.n) * static_cast<double>(g.k);
+    std::vector<std::int32_t> numbers;
+    for (std::int64_t i = 0; i < g.groups + (g.masked ? 0 : 1); ++i)
+      numbers.push_back(static_cast<std::int32_t>(g.masked ? g.rows : i * g.rows));
+    const Tensor table =
+        cuda::to_device(Tensor::borrow(numbers.data(), DType::kI32, {static_cast<std::int64_t>(numbers.size())}), kDevice, stream_);
+    constexpr std::size_t kSets = 2;
+    std::vector<cuda::Fp8Matrix> x, w;
+    for (std::size_t i = 0; i < kSets; ++i) {
+      x.push_back(random("fp8_e4m3:block128", g.masked ? g.groups : 1, g.masked ? g.rows : rows, g.k, 4 * i));
+      w.push_back(random("fp8_e4m3:128x128", g.groups, g.n, g.k, 4 * i + 2));
+      if (g.masked && g.groups == 1) x[i].groups = 1;
+    }
+    const Tensor y = Tensor::empty(DType::kBf16, g.masked ? Shape{g.groups, g.rows, g.n} : Shape{rows, g.n}, kDevice);
+    cuda::Fp8MatmulOptions options;
+    (g.masked ? options.row_counts : options.row_offsets) = table;
+    Timed ours(
+        stream_, [&](std::size_t i) { cuda::matmul(x[i], w[i], y, stream_, options); }, kSets);
+    std::string row = "?";
+    for (const MatmulChoice& choice : cuda::explain_matmul(x[0], w[0], y, options))
+      if (choice.chosen) row = choice.name;
+    add(name, shape, in_turns({&ours}, 9)[0], flops, 0, 0, g.table_deepgemm, row);
+  }
+
+  void few_rows(std::int64_t m, std::int64_t n, std::int64_t k, double read) {
+    const std::string shape = std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k);
+    if (!wants("fp8 few rows " + shape)) return;
+    const std::size_t sets = static_cast<std::size_t>(std::clamp(kRotation / static_cast<double>(n * k) + 1, 2.0, 16.0));
+    std::vector<cuda::Fp8Matrix> w;
+    for (std::size_t i = 0; i < sets; ++i) w.push_back(random("fp8_e4m3:128x128", 1, n, k, i));
+    const cuda::Fp8Matrix x = random("fp8_e4m3:block128", 1, m, k, 99);
+    const Tensor y = Tensor::empty(DType::kBf16, {m, n}, kDevice);
+    Timed ours(
+        stream_, [&](std::size_t i) { cuda::matmul(x, w[i], y, stream_); }, sets);
+    const double us = in_turns({&ours}, 9)[0], terabytes = static_cast<double>(n * k) / us * 1e-6;
+    std::printf("%-24s %-18s %8.2f us %6.2f TB/s of weights, %3.0f%% of a read\n", "fp8 few rows", shape.c_str(), us, terabytes,
+                100 * terabytes / read);
+    lines_.push_back("  {\"product\": \"fp8 few rows\", \"shape\": \"" + shape + "\", \"us\": " + std::to_string(us) +
+                     ", \"tb_per_s\": " + std::to_string(terabytes) + ", \"share_of_read\": " + std::to_string(terabytes / read) + "}");
+  }
+
+  double read_bandwidth() {
+    constexpr std::int64_t kBytes = std::int64_t{4} << 30;
+    const Tensor data = Tensor::empty(DType::kU8, {kBytes}, kDevice), out = Tensor::empty(DType::kU32, {1}, kDevice);
+    fill_normal<<<1024, 256, 0, stream_>>>(data.data(), kBytes, false, 5);
+    Timed read(
+        stream_,
+        [&](std::size_t) {
+          read_words<<<132 * 16, 512, 0, stream_>>>(reinterpret_cast<const uint4*>(data.data()), kBytes / 16, out.as<unsigned>());
+        },
+        1);
+    const double terabytes = static_cast<double>(kBytes) / in_turns({&read}, 5)[0] * 1e-6;
+    std::printf("read 4 GiB %.2f TB/s\n", terabytes);
+    return terabytes;
+  }
+
+  /// RMSNorm + 1x128 quantization + product, beside cuBLASLt's bf16 product alone.
+  void end_to_end(std::int64_t size) {
+    if (!wants("end to end") || !lt_.available()) return;
+    constexpr std::size_t kSets = 2;
+    const double flops = 2.0 * static_cast<double>(size * size) * static_cast<double>(size);
+    std::vector<Tensor> x, wide, y;
+    std::vector<cuda::Fp8Matrix> w, quantized;
+    std::vector<cuda::FusedOutput> fused;
+    const Tensor weight = Tensor::empty(DType::kBf16, {size}, kDevice);
+    fill_normal<<<64, 256, 0, stream_>>>(weight.data(), size, true, 3);
+    for (std::size_t i = 0; i < kSets; ++i) {
+      x.push_back(Tensor::empty(DType::kBf16, {size, size}, kDevice));
+      wide.push_back(Tensor::empty(DType::kBf16, {size, size}, kDevice));
+      y.push_back(Tensor::empty(DType::kBf16, {size, size}, kDevice));
+      fill_normal<<<1024, 256, 0, stream_>>>(x[i].data(), size * size, true, i);
+      fill_normal<<<1024, 256, 0, stream_>>>(wide[i].data(), size * size, true, i + 7);
+      w.push_back(random("fp8_e4m3:128x128", 1, size, size, i));
+      fused.push_back(cuda::allocate_fused(Scheme::parse("fp8_e4m3:block128"), {size, size}, kDevice, Layout::kRow, true));
+      quantized.push_back(cuda::prepare_fp8(fused[i], stream_));
+    }
+    Timed ours(
+        stream_,
+        [&](std::size_t i) {
+          FusedInput input{.op = FusedOp::kRmsNorm, .x = x[i]};
+          input.weight = weight;
+          cuda::fused_quantize(input, fused[i], stream_);
+          cuda::matmul(quantized[i], w[i], y[i], stream_);
+        },
+        kSets);
+    const bench::CublasLt::Product product = lt_.product(size, size, size, false, nullptr, nullptr);
+    Timed theirs(
+        stream_, [&](std::size_t i) { lt_.run(product, 0, x[i].data(), wide[i].data(), y[i].data(), stream_); }, kSets);
+    const std::vector<double> us = in_turns({&ours, &theirs}, 9);
+    std::printf("RMSNorm + quantize + product %ld^3: %.1f us, cuBLASLt bf16 product alone %.1f us: %.2f times as fast\n",
+                static_cast<long>(size), us[0], us[1], us[1] / us[0]);
+    lines_.push_back("  {\"product\": \"rms_norm + fp8 block128 x 128x128\", \"shape\": \"" + std::to_string(size) +
+                     "^3\", \"us\": " + std::to_string(us[0]) + ", \"tflops\": " + std::to_string(flops / us[0] * 1e-6) +
+                     ", \"cublaslt_bf16_us\": " + std::to_string(us[1]) + "}");
+  }
+
+  void add(const std::string& name, const std::string& shape, double us, double flops, double peer, double table_cublas,
+           double table_deepgemm, const std::string& row) {
+    const double rate = flops / us * 1e-6;
+    std::printf("%-24s %-18s %8.2f us %6.0f TFLOP/s", name.c_str(), shape.c_str(), us, rate);
+    double ratio = 0.0;
+    if (peer > 0) std::printf("  cuBLASLt per tensor %5.0f (%.2f)", peer, rate / peer);
+    if (table_deepgemm > 0) {
+      ratio = peer > 0 && table_cublas > 0 ? (rate / peer) / (table_deepgemm / table_cublas) : rate / table_deepgemm;
+      std::printf("  %.2f of DeepGEMM", ratio);
+      logs_ += std::log(ratio);
+      ++count_;
+    }
+    std::printf("  %s\n", row.c_str());
+    std::fflush(stdout);
+    lines_.push_back("  {\"product\": \"" + name + "\", \"shape\": \"" + shape + "\", \"us\": " + std::to_string(us) +
+                     ", \"tflops\": " + std::to_string(rate) + ", \"cublaslt_tflops\": " + std::to_string(peer) +
+                     ", \"ratio_to_deepgemm\": " + std::to_string(ratio) + ", \"row\": \"" + row + "\"}");
+  }
+  void print_mean(const char* what) {
+    if (count_ > 0) std::printf("geometric mean over %d %s: %.3f of DeepGEMM\n", count_, what, std::exp(logs_ / count_));
+    logs_ = 0.0;
+    count_ = 0;
+  }
+  void write_json(const std::string& path) const {
+    std::ofstream out(path);
+    out << "[\n";
+    for (std::size_t i = 0; i < lines_.size(); ++i) out << lines_[i] << (i + 1 < lines_.size() ? ",\n" : "\n");
+    out << "]\n";
+  }
+
+ private:
+  cuda::OwnedStream stream_;
+  bench::CublasLt lt_;
+  std::string only_;
+  std::vector<std::string> lines_;
+  double logs_ = 0.0;
+  int count_ = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string json, only;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::strcmp(argv[i], "--json") == 0) json = argv[i + 1];
+    if (std::strcmp(argv[i], "--only") == 0) only = argv[i + 1];
+  }
+  if (cuda::device_count() == 0) {
+    std::puts("no CUDA device: nothing is measured");
+    return 0;
+  }
+  Bench bench(only);
+  if (!bench.has_peer()) std::puts("cuBLASLt was not found: no ratios to it");
+  for (const Shape3& s : kDense) bench.dense(s, "block128", "128x128", true);
+  bench.print_mean("dense shapes");
+  for (const Grouped& g : kGrouped) bench.grouped(g);
+  bench.print_mean("grouped shapes");
+  for (const Shape3& s : {kDense[20], kDense[16], kDense[3]}) {
+    bench.dense(s, "tensor", "tensor", false);
+    bench.dense(s, "row", "row", false);
+    bench.dense(s, "block128", "block128", false);
+  }
+  const double read = bench.read_bandwidth();
+  for (const std::int64_t m : {1, 16}) {
+    bench.few_rows(m, 8192, 8192, read);
+    bench.few_rows(m, 28672, 8192, read);
+  }
+  bench.end_to_end(4096);
+  if (!json.empty()) bench.write_json(json);
+  return 0;
+}

@@ -1,0 +1,70 @@
+#pragma once
+/// Products of fp8 matrices on CUDA devices, dense and grouped:
+///   y[m, n] = convert(activate(sum_k x[m, k] * w[n, k] + bias[n]) + residual[m, n]),  x and w standing for the dequantized values.
+/// Sums run over 128 along k on the tensor cores, and are then added up in fp32 in one fixed order. Nothing here waits; all calls on
+/// existing memory can be captured into a graph.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "narrow/cuda.h"
+#include "narrow/cuda_fused.h"
+#include "narrow/matmul.h"
+
+namespace narrow::cuda {
+
+/// An fp8 matrix [rows, k], or `groups` of them, as products read it: rows start at multiples of 16 bytes, and scales of 1x128 blocks lie
+/// as [k blocks, scale_rows]. Copying shares its memory.
+struct Fp8Matrix {
+  Scheme scheme;  ///< fp8_e4m3 or fp8_e5m2 with fp32 scales: tensor, row, block128, or (weights) 128x128
+  std::int64_t groups = 1, rows = 0, k = 0;
+  std::int64_t pitch = 0;       ///< bytes from row to row
+  std::int64_t scale_rows = 0;  ///< of block128: rows of all groups, each group padded to a multiple of 4
+  Buffer codes;
+  Buffer scales;
+
+  Device device() const { return codes.device(); }
+};
+
+/// The tensor, a matrix or a batch of them, for products. Shares its memory where the layout is right already (k a multiple of 16, no 1x128
+/// scales), else copies: codes beyond k are zeros, so any k is exact.
+Fp8Matrix prepare_fp8(const DeviceQuantized& q, Stream stream);
+/// What fused_quantize wrote; with transposed_scales and k a multiple of 16 nothing is copied. A batch with transposed scales has a
+/// multiple of 4 rows in each matrix.
+Fp8Matrix prepare_fp8(const FusedOutput& q, Stream stream);
+
+struct Fp8MatmulOptions {
+  std::optional<Tensor> bias{};  ///< fp32 [n]
+  Activation activation = Activation::kNone;
+  std::optional<Tensor> residual{};  ///< fp32, fp16 or bf16, of y's shape; added after the activation
+  bool accumulate = false;           ///< adds y's old values, fp32: gradients of weights
+  float out_scale = 1.0f;            ///< of fp8 y: code = encode(v / out_scale)
+
+  // Groups, at most one of the three; int32 on the device, read when the product runs.
+  /// [groups + 1], increasing: group g has the rows [offsets[g], offsets[g + 1]) of x and y, any number of them, and matrix g of w.
+  std::optional<Tensor> row_offsets{};
+  /// [groups]: group g has the first counts[g] rows of matrix g of x and y; y's other rows are left as they are.
+  std::optional<Tensor> row_counts{};
+  /// [groups + 1], increasing multiples of 128: group g has the columns [offsets[g], offsets[g + 1]) of x and w, and matrix g of y.
+  std::optional<Tensor> depth_offsets{};
+
+  std::string_view kernel{};  ///< a row of fp8_matmul_kernel_names() by name, for tests; the best one otherwise
+};
+
+/// y: contiguous columns; [m, n], or [groups, m, n] with row_counts and depth_offsets; fp32, fp16, bf16, fp8. Scales of x and w go together
+/// as tensor or row x tensor or row, block128 x 128x128, block128 x block128; formats as e4m3 x e4m3, e4m3 x e5m2, e5m2 x e4m3.
+void matmul(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, Stream stream, const Fp8MatmulOptions& options = {});
+
+/// The rows of the table: Hopper's configurations, then the one that runs everywhere.
+std::vector<std::string> fp8_matmul_kernel_names();
+/// The rows for one product, whether they take it, and what was estimated of them.
+std::vector<MatmulChoice> explain_matmul(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, const Fp8MatmulOptions& options = {});
+
+/// The same for x [m, k] times a weight [n, k] of a scheme on a Hopper of so many multiprocessors (an H200 has 132); needs no device.
+/// Empty in a build without CUDA, and for schemes that these products do not take.
+std::vector<MatmulChoice> explain_fp8_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, int multiprocessors = 132);
+
+}  // namespace narrow::cuda

@@ -1,0 +1,95 @@
+#pragma once
+/// Which tiles every worker of an fp8 product computes. A worker is a thread block, or a cluster of them. Tiles are dealt in turn.
+///
+/// Where there are far fewer tiles than multiprocessors, every tile is cut along k into the same number of parts, one per thread block of a
+/// cluster; all of them put their sums into shared memory, and each adds up, in order, and finishes its share of the tile.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/fp8_product.h"
+
+namespace narrow::cuda::sm90 {
+
+struct Fp8Schedule {
+  int tiles_m, tiles_n;  ///< of one group, in units of a worker's tile; of kRowOffsets and kRowCounts tiles_m is unused
+  int k_blocks;          ///< of one group; of kDepth unused
+  int workers;
+  int tiles;   ///< of kNone and kDepth
+  int parts;   ///< of kNone: parts of every tile along k
+  int band;    ///< tiles along m that neighbouring tile numbers walk through first, for the second-level cache
+  int tile_m;  ///< rows of a worker's tile
+  int rows;    ///< of kRowCounts: rows of A per group
+  int groups;
+  Fp8Grouping grouping;
+  const std::int32_t* offsets;
+};
+
+/// A part of a tile: k blocks [k_begin, k_end), counted from the first column of A and B.
+struct Fp8Piece {
+  int tile;  ///< of its group
+  int group, k_begin, k_end;
+  int first_row, rows;  ///< of A and D: where the group begins, how many it has
+  int part;             ///< of Fp8Schedule::parts
+};
+
+/// A worker's pieces in order.
+class Fp8Work {
+ public:
+  __device__ Fp8Work(const Fp8Schedule& schedule, int rows, int worker) : s_(schedule), rows_(rows), tile_(worker) {}
+
+  __device__ bool next(Fp8Piece& piece) {
+    switch (s_.grouping) {
+      case Fp8Grouping::kNone: return next_plain(piece);
+      case Fp8Grouping::kDepth: return next_depth(piece);
+      default: return next_rows(piece);
+    }
+  }
+
+ private:
+  __device__ bool next_plain(Fp8Piece& piece) {
+    const int index = tile_ / s_.parts, part = tile_ % s_.parts;
+    if (index >= s_.tiles) return false;
+    piece = {index, 0, s_.k_blocks * part / s_.parts, s_.k_blocks * (part + 1) / s_.parts, 0, rows_, part};
+    tile_ += s_.workers;
+    return true;
+  }
+
+  __device__ bool next_rows(Fp8Piece& piece) {
+    for (;; ++group_, before_ += count_, count_ = -1) {
+      if (group_ >= s_.groups) return false;
+      if (count_ < 0) {
+        const bool counts = s_.grouping == Fp8Grouping::kRowCounts;
+        first_row_ = counts ? group_ * s_.rows : __ldg(s_.offsets + group_);
+        group_rows_ = counts ? __ldg(s_.offsets + group_) : __ldg(s_.offsets + group_ + 1) - first_row_;
+        count_ = (group_rows_ + s_.tile_m - 1) / s_.tile_m * s_.tiles_n;
+      }
+      if (tile_ < before_ + count_) break;
+    }
+    piece = {tile_ - before_, group_, 0, s_.k_blocks, first_row_, group_rows_, 0};
+    tile_ += s_.workers;
+    return true;
+  }
+
+  __device__ bool next_depth(Fp8Piece& piece) {
+    if (tile_ >= s_.tiles) return false;
+    const int per_group = s_.tiles_m * s_.tiles_n, group = tile_ / per_group;
+    piece = {tile_ - group * per_group, group, __ldg(s_.offsets + group) / 128, __ldg(s_.offsets + group + 1) / 128, 0, rows_, 0};
+    tile_ += s_.workers;
+    return true;
+  }
+
+  const Fp8Schedule& s_;
+  int rows_, tile_;
+  int group_ = 0, before_ = 0, count_ = -1, first_row_ = 0, group_rows_ = 0;
+};
+
+/// A tile's place: bands of `band` tiles along m, and inside a band m first.
+__device__ inline int2 place_of_tile(int tile, int tiles_m, int tiles_n, int band) {
+  const int per_band = band * tiles_n, which = tile / per_band, first = which * band, inside = tile - which * per_band;
+  const int height = tiles_m - first < band ? tiles_m - first : band;
+  return {first + inside % height, inside / height};
+}
+
+}  // namespace narrow::cuda::sm90

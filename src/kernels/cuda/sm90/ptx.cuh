@@ -1,0 +1,160 @@
+#pragma once
+/// Thin wrappers around Hopper's own instructions (PTX, sm_90a): tensor copies on mbarriers, warpgroup products, register
+/// reallocation, clusters, named barriers. One instruction each; no policy.
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/bulk_copy.cuh"
+
+namespace narrow::cuda::sm90 {
+
+__device__ inline std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+/// threadIdx.x, read where it stands: what an epilogue derives from it is not computed ahead and kept in registers through a main loop.
+__device__ inline int thread_here() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
+// Clusters.
+
+__device__ inline std::uint32_t cluster_rank() {
+  std::uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+/// All threads of the cluster meet; shared memory written before is visible to all of them after.
+__device__ inline void cluster_sync() { asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory"); }
+
+/// Arrives on the barrier at the same place in the shared memory of thread block `rank` of the cluster.
+__device__ inline void arrive_remote(Barrier& barrier, std::uint32_t rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+      "}\n" ::"r"(barrier.address()),
+      "r"(rank)
+      : "memory");
+}
+
+/// Sixteen bytes of the shared memory of thread block `rank`, at the same place as `here` in this one's.
+__device__ inline float4 load_remote(const void* here, std::uint32_t rank) {
+  float4 value;
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n"
+      "}\n"
+      : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+      : "r"(shared_address(here)), "r"(rank)
+      : "memory");
+  return value;
+}
+
+// Tensor copies: a box of a matrix, whose shape and swizzle the map holds, from (column, row) on. Outside the matrix they read zeros.
+
+__device__ inline void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<std::uint64_t>(&map)) : "memory");
+}
+
+__device__ inline void copy_box(void* to, const CUtensorMap& map, int column, int row, Barrier& barrier) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
+                   shared_address(to)),
+               "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(barrier.address()), "r"(column), "r"(row)
+               : "memory");
+}
+
+/// The same box into every thread block of `mask`, each completing on its own barrier at the same place.
+__device__ inline void copy_box_multicast(void* to, const CUtensorMap& map, int column, int row, Barrier& barrier, std::uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4}], [%2], "
+      "%5;" ::"r"(shared_address(to)),
+      "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(barrier.address()), "r"(column), "r"(row), "h"(mask)
+      : "memory");
+}
+
+/// A box from shared to global memory; parts outside the matrix are not written. Reads shared memory in the background.
+__device__ inline void store_box(const CUtensorMap& map, int column, int row, const void* from) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(reinterpret_cast<std::uint64_t>(&map)),
+      "r"(shared_address(from)), "r"(column), "r"(row)
+      : "memory");
+}
+__device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Waits until all committed stores of this thread have read their shared memory.
+__device__ inline void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+/// Makes this thread's writes to shared memory visible to tensor copies.
+__device__ inline void fence_shared_for_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/// Brings a box into the second-level cache; harmless before the data's last writer is done, since that cache is where writes meet.
+__device__ inline void prefetch_box(const CUtensorMap& map, int column, int row) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(reinterpret_cast<std::uint64_t>(&map)), "r"(column),
+               "r"(row)
+               : "memory");
+}
+
+/// Four bytes, by the ordinary way into shared memory; arrives on the barrier (which must count this arrival) when they are there.
+__device__ inline void copy_word(void* to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+__device__ inline void arrive_after_words(Barrier& barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier.address()) : "memory");
+}
+
+// Warpgroups.
+
+template <int kRegisters>
+__device__ inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ inline void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+__device__ inline void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/// Waits until at most kPending committed groups are unfinished.
+template <int kPending>
+__device__ inline void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+/// Keeps the compiler from moving reads or writes of accumulators across this point.
+template <int kCount>
+__device__ inline void pin(float (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
+}
+
+/// The descriptor of a K-major operand in shared memory: rows of 128 bytes, 128-byte swizzle, groups of 8 rows 1024 bytes apart.
+/// Its low word grows by bytes / 16 with the address.
+__device__ inline std::uint32_t operand_word(std::uint32_t address) { return ((address & 0x3FFFFu) >> 4) | 0x10000u; }
+__device__ inline std::uint64_t operand(std::uint32_t word) {
+  constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62, kGroupOfRows = std::uint64_t{1024 >> 4} << 32;
+  return kSwizzle128 | kGroupOfRows | word;
+}
+
+// Kernels in a row: the next one's thread blocks may come while this one's leave, and wait for its results.
+
+__device__ inline void wait_for_earlier_kernels() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+/// Four 8x8 matrices of 16-bit values to shared memory; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ inline void store_matrices(std::uint32_t address, std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+}  // namespace narrow::cuda::sm90

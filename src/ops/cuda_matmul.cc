@@ -1,0 +1,269 @@
+/// fp8 products on a CUDA device: validate -> plan -> launch. Nothing here waits; prepare_fp8 alone allocates.
+
+#include "ops/cuda_matmul.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "device/cuda/runtime.h"
+#include "kernels/cuda/fp8_prepare.h"
+#include "narrow/error.h"
+
+namespace narrow::cuda {
+namespace {
+
+constexpr std::string_view kPrefix = "sm90_matmul_fp8_fp8_", kAnyName = "any_matmul_fp8_fp8";
+constexpr std::int64_t kBlock = 128, kAlignment = 16, kMostGroups = 65536;
+
+void require(bool condition, std::string_view sentence) {
+  if (!condition) throw InvalidArgument(std::string("matmul: ").append(sentence));
+}
+
+bool is_fp8(const Scheme& scheme) {
+  const Granularity& g = scheme.granularity;
+  const bool granularity = g.kind == Granularity::Kind::kTensor || g == Granularity::row() || g == Granularity::block(kBlock) ||
+                           g == Granularity::block(kBlock, kBlock);
+  return (scheme.element == kFp8E4m3 || scheme.element == kFp8E5m2) && granularity && scheme.scale == kFp32 && !scheme.asymmetric &&
+         !scheme.has_outer_scale;
+}
+
+bool is_outer(const Scheme& scheme) {
+  return scheme.granularity.kind == Granularity::Kind::kTensor || scheme.granularity == Granularity::row();
+}
+bool is_aligned(const Buffer& buffer) { return reinterpret_cast<std::uintptr_t>(buffer.data()) % kAlignment == 0; }
+std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+Fp8Matrix prepare(const Scheme& scheme, const Shape& shape, const Buffer& codes, const Buffer& scales, bool transposed, Stream stream) {
+  if (codes.device().is_cpu()) throw InvalidArgument("prepare_fp8: the tensor is on the CPU; copy it with cuda::to_device");
+  if (!is_fp8(scheme))
+    throw Unsupported(fmt::format("prepare_fp8: {}; products take fp8_e4m3 and fp8_e5m2 with fp32 scales: tensor, row, block128 or 128x128",
+                                  scheme.to_string()));
+  const MatrixShape matrix = as_matrices(shape);
+  Fp8Matrix result{scheme, matrix.matrices, matrix.rows, matrix.cols, round_up(matrix.cols, kAlignment), 0, codes, scales};
+  const DeviceGuard guard(codes.device().index);
+  const std::int64_t rows = matrix.total_rows();
+  if (result.pitch != matrix.cols || !is_aligned(codes)) {
+    result.codes = Buffer::allocate(static_cast<std::size_t>(rows * result.pitch), codes.device());
+    check(launch_pad_rows(codes.as<std::uint8_t>(), rows, matrix.cols, result.codes.as<std::uint8_t>(), result.pitch, stream),
+          "prepare_fp8");
+  }
+  if (scheme.granularity == Granularity::block(kBlock)) {
+    const std::int64_t padded = round_up(matrix.rows, 4), blocks = (matrix.cols + kBlock - 1) / kBlock;
+    result.scale_rows = matrix.matrices * padded;
+    if (transposed) {
+      if (!is_aligned(scales) || (matrix.matrices > 1 && padded != matrix.rows))
+        throw InvalidArgument(
+            fmt::format("prepare_fp8: transposed scales of {} must start at a multiple of 16 bytes and have a multiple of 4 rows in each "
+                        "matrix; use allocate_fused, or leave transposed_scales out",
+                        to_string(shape)));
+    } else {
+      result.scales = Buffer::allocate(static_cast<std::size_t>(blocks * result.scale_rows) * sizeof(float), codes.device());
+      check(launch_transpose_scales(scales.as<float>(), matrix.matrices, matrix.rows, blocks, result.scales.as<float>(), padded, stream),
+            "prepare_fp8");
+    }
+  }
+  return result;
+}
+
+const std::int32_t* group_pointer(const Tensor& tensor, std::int64_t count, Device device, const char* what) {
+  if (tensor.dtype() != DType::kI32 || !tensor.is_contiguous() || tensor.size() != count || tensor.device() != device)
+    throw InvalidArgument(fmt::format("matmul: {} must be {} contiguous int32 values on x's device", what, count));
+  return tensor.as<std::int32_t>();
+}
+
+Fp8Scaling scaling_of(const Fp8Matrix& x, const Fp8Matrix& w) {
+  const Granularity block = Granularity::block(kBlock), tile = Granularity::block(kBlock, kBlock);
+  if (is_outer(x.scheme) && is_outer(w.scheme)) return Fp8Scaling::kOuter;
+  if (x.scheme.granularity == block && w.scheme.granularity == tile) return Fp8Scaling::kBlockTile;
+  if (x.scheme.granularity == block && w.scheme.granularity == block) return Fp8Scaling::kBlockBlock;
+  throw Unsupported(
+      fmt::format("matmul: {} times {}; scales go together as tensor or row x tensor or row, block128 x 128x128, block128 x block128",
+                  x.scheme.to_string(), w.scheme.to_string()));
+}
+
+Fp8Epilogue epilogue_of(const Tensor& y, std::int64_t n, const Fp8MatmulOptions& options) {
+  const DType out = y.dtype();
+  const bool is_fp8_out = out == DType::kF8E4m3 || out == DType::kF8E5m2;
+  if (!is_floating(out) && !is_fp8_out)
+    throw Unsupported(fmt::format("matmul: y is {}; use F32, F16, BF16, F8_E4M3 or F8_E5M2", name_of(out)));
+  require(!options.accumulate || out == DType::kF32, "accumulate needs an fp32 y");
+  require(options.out_scale > 0.0f && options.out_scale <= std::numeric_limits<float>::max(), "out_scale must be positive and finite");
+  Fp8Epilogue e;
+  e.activation = options.activation;
+  e.accumulate = options.accumulate;
+  e.out = out;
+  e.out_scale = options.out_scale;
+  if (options.bias) {
+    const Tensor& bias = *options.bias;
+    require(bias.dtype() == DType::kF32 && bias.is_contiguous() && bias.size() == n && bias.device() == y.device(),
+            "bias must be n contiguous fp32 values on y's device");
+    e.bias = bias.as<float>();
+  }
+  if (options.residual) {
+    const Tensor& residual = *options.residual;
+    require(is_floating(residual.dtype()) && residual.is_contiguous() && residual.shape() == y.shape() && residual.device() == y.device(),
+            "the residual must be contiguous fp32, fp16 or bf16 values of y's shape on its device");
+    e.residual = residual.data();
+    e.residual_type = residual.dtype();
+  }
+  return e;
+}
+
+/// Sets the grouping and checks the three shapes against it.
+void set_groups(Fp8Problem& p, const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, const Fp8MatmulOptions& options) {
+  require(static_cast<int>(options.row_offsets.has_value()) + static_cast<int>(options.row_counts.has_value()) +
+                  static_cast<int>(options.depth_offsets.has_value()) <=
+              1,
+          "groups are given by one of row_offsets, row_counts, depth_offsets");
+  std::int64_t groups = 1, batches = 1;
+  if (options.row_offsets) {
+    p.grouping = Fp8Grouping::kRowOffsets;
+    groups = w.groups;
+    require(x.groups == 1, "with row_offsets x is one matrix of all groups' rows");
+    p.offsets = group_pointer(*options.row_offsets, groups + 1, x.device(), "row_offsets");
+  } else if (options.row_counts) {
+    p.grouping = Fp8Grouping::kRowCounts;
+    groups = batches = w.groups;
+    require(x.groups == groups, "with row_counts x and w have one matrix per group");
+    p.offsets = group_pointer(*options.row_counts, groups, x.device(), "row_counts");
+  } else if (options.depth_offsets) {
+    p.grouping = Fp8Grouping::kDepth;
+    groups = batches = options.depth_offsets->size() - 1;
+    require(x.groups == 1 && w.groups == 1 && groups >= 0, "with depth_offsets x and w are one matrix each");
+    require(p.scaling != Fp8Scaling::kBlockTile, "with depth_offsets both matrices have block128, row or tensor scales");
+    p.offsets = group_pointer(*options.depth_offsets, groups + 1, x.device(), "depth_offsets");
+  } else {
+    require(x.groups == 1 && w.groups == 1, "batches need row_offsets, row_counts or depth_offsets");
+  }
+  require(groups <= kMostGroups, "there can be 65536 groups");
+  require(batches * x.rows <= std::numeric_limits<std::int32_t>::max() / 2, "y has more than 2^30 rows");
+  p.groups = static_cast<int>(groups);
+  const bool batched = p.grouping == Fp8Grouping::kRowCounts || p.grouping == Fp8Grouping::kDepth;
+  const Shape expected = batched ? Shape{batches, x.rows, w.rows} : Shape{x.rows, w.rows};
+  if (y.shape() != expected)
+    throw InvalidArgument(fmt::format("matmul: y is {}, the product is {}", to_string(y.shape()), to_string(expected)));
+}
+
+std::string row_name(int config) { return std::string(kPrefix).append(fp8_configs()[static_cast<std::size_t>(config)].name); }
+
+/// The configuration of a row of the table by name; -1 for the one that runs everywhere.
+int config_of(std::string_view name) {
+  if (name == kAnyName) return -1;
+  for (int i = 0; i < static_cast<int>(fp8_configs().size()); ++i)
+    if (row_name(i) == name) return i;
+  throw InvalidArgument(fmt::format("matmul: there is no CUDA kernel '{}'", name));
+}
+
+std::vector<MatmulChoice> choices_for(const Fp8Problem& problem, const Fp8Device& device) {
+  const Fp8Plan best = device.is_hopper ? choose_fp8_plan(problem, device.multiprocessors) : Fp8Plan{-1};
+  std::vector<MatmulChoice> choices;
+  for (int i = 0; i < static_cast<int>(fp8_configs().size()); ++i) {
+    MatmulChoice choice{row_name(i), "sm_90a", device.is_hopper && has_fp8_config(problem, i), i == best.config, {}};
+    if (!device.is_hopper)
+      choice.reason = "the device is not a Hopper";
+    else if (!choice.accepted)
+      choice.reason = "not compiled for these formats, scales and groups";
+    else {
+      const Fp8Plan plan = choice.chosen ? best : make_fp8_plan(problem, i, 1, device.multiprocessors);
+      choice.reason = fmt::format("{} tiles in {} parts, about {:.1f} us", plan.tiles, plan.parts, estimate_fp8_plan(problem, plan));
+    }
+    choices.push_back(std::move(choice));
+  }
+  choices.push_back({std::string(kAnyName), "any", true, best.config < 0, "without tensor cores: about a hundred times slower"});
+  return choices;
+}
+
+}  // namespace
+
+Fp8Problem fp8_problem(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, const Fp8MatmulOptions& options) {
+  const Device device = x.device();
+  require(!device.is_cpu(), "x is on the CPU; copy it with cuda::to_device, or call the function without cuda::");
+  require_device(device.index);
+  require(w.device() == device && y.device() == device, "x, w and y must be on one device");
+  require(x.k == w.k, fmt::format("x has {} columns and w has {}", x.k, w.k));
+  if (x.scheme.element == kFp8E5m2 && w.scheme.element == kFp8E5m2)
+    throw Unsupported("matmul: e5m2 times e5m2; one of the two must be e4m3");
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
+  require(x.rows * x.groups <= kMost && w.rows * w.groups <= kMost && x.k <= kMost, "a dimension has more than 2^30 elements");
+  Fp8Problem p;
+  p.m = static_cast<int>(x.rows);
+  p.n = static_cast<int>(w.rows);
+  p.k = static_cast<int>(x.k);
+  p.a = x.codes.as<std::uint8_t>();
+  p.b = w.codes.as<std::uint8_t>();
+  p.a_pitch = x.pitch;
+  p.b_pitch = w.pitch;
+  p.a_is_e5m2 = x.scheme.element == kFp8E5m2;
+  p.b_is_e5m2 = w.scheme.element == kFp8E5m2;
+  p.scaling = scaling_of(x, w);
+  p.a_scales = x.scales.as<float>();
+  p.b_scales = w.scales.as<float>();
+  p.a_scale_step = x.scheme.granularity == Granularity::row() ? 1 : 0;
+  p.b_scale_step = w.scheme.granularity == Granularity::row() ? 1 : 0;
+  p.a_scale_rows = x.scale_rows;
+  p.b_scale_rows = w.scale_rows;
+  set_groups(p, x, w, y, options);
+  const Shape& strides = y.strides();
+  require(y.size() == 0 || y.is_contiguous() || (y.rank() == 2 && strides[1] == 1), "y's columns must be contiguous");
+  p.epilogue = epilogue_of(y, w.rows, options);
+  p.d = y.data();
+  p.d_pitch = y.rank() == 2 && !y.is_contiguous() ? strides[0] : w.rows;
+  return p;
+}
+
+Fp8Matrix prepare_fp8(const DeviceQuantized& q, Stream stream) { return prepare(q.scheme, q.shape, q.codes, q.scales, false, stream); }
+
+Fp8Matrix prepare_fp8(const FusedOutput& q, Stream stream) {
+  if (q.layout != Layout::kRow) throw Unsupported(fmt::format("prepare_fp8: layout {}; products read rows", name_of(q.layout)));
+  return prepare(q.scheme, q.shape, q.codes, q.scales, q.transposed_scales, stream);
+}
+
+void matmul(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, Stream stream, const Fp8MatmulOptions& options) {
+  const Fp8Problem problem = fp8_problem(x, w, y, options);
+  if (y.size() == 0) return;
+  const DeviceGuard guard(x.device().index);
+  const Fp8Device device = fp8_device();
+  // A product over no columns is an empty sum: the simple kernel writes the epilogue of zero.
+  if (!device.is_hopper || options.kernel == kAnyName || problem.k == 0) return check(launch_fp8_product_any(problem, stream), kAnyName);
+  Fp8Plan plan;
+  if (options.kernel.empty()) {
+    plan = choose_fp8_plan(problem, device.multiprocessors);
+  } else {
+    const int config = config_of(options.kernel);
+    if (!has_fp8_config(problem, config))
+      throw Unsupported(fmt::format("matmul: the kernel {} does not take this product", options.kernel));
+    constexpr int kSomeParts = 3;  // where there is room, so that tests reach them
+    plan = make_fp8_plan(problem, config, kSomeParts, device.multiprocessors);
+  }
+  check(launch_fp8_product(problem, plan, stream), "matmul");
+}
+
+std::vector<std::string> fp8_matmul_kernel_names() {
+  std::vector<std::string> names;
+  for (int i = 0; i < static_cast<int>(fp8_configs().size()); ++i) names.push_back(row_name(i));
+  names.emplace_back(kAnyName);
+  return names;
+}
+
+std::vector<MatmulChoice> explain_matmul(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, const Fp8MatmulOptions& options) {
+  const Fp8Problem problem = fp8_problem(x, w, y, options);
+  const DeviceGuard guard(x.device().index);
+  return choices_for(problem, fp8_device());
+}
+
+std::vector<MatmulChoice> explain_fp8_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, int multiprocessors) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
+  if (fp8_configs().empty() || !is_fp8(weight) || weight.element == kFp8E5m2 || std::max({m, n, k}) > kMost || multiprocessors < 1)
+    return {};
+  Fp8Problem problem;
+  problem.m = static_cast<int>(m);
+  problem.n = static_cast<int>(n);
+  problem.k = static_cast<int>(k);
+  const bool tile = weight.granularity == Granularity::block(kBlock, kBlock);
+  problem.scaling = is_outer(weight) ? Fp8Scaling::kOuter : (tile ? Fp8Scaling::kBlockTile : Fp8Scaling::kBlockBlock);
+  return choices_for(problem, {true, multiprocessors});
+}
+
+}  // namespace narrow::cuda
