@@ -16,14 +16,20 @@ namespace narrow::avx2 {
 namespace {
 
 constexpr std::int64_t kPrefetchBytes = 4096;
+constexpr std::int64_t kTilePrefetchBytes = 0;
 
 #include "kernels/cpu/x86/vec_avx2.inl"
 #include "kernels/cpu/matmul_epilogue.inl"
+#include "kernels/cpu/matmul_decode.inl"
+
+using Float6Decoder = FloatDecoder<6>;
+
 #include "kernels/cpu/matmul_float.inl"
 #include "kernels/cpu/matmul_integer.inl"
+#include "kernels/cpu/matmul_bodies.inl"
 
 }  // namespace
 
-const cpu::MatmulBodies kMatmulBodies = NARROW_MATMUL_BODIES;
+const cpu::MatmulBodies kMatmulBodies = matmul_bodies<true>();
 
 }  // namespace narrow::avx2
