@@ -9,8 +9,8 @@ constexpr cpu::MatmulBodies matmul_bodies() {
     b.float8 = float_run<FloatDecoder<8>>;
     b.float6 = float_run<Float6Decoder>;
     b.int8 = float_run<Int8Decoder>;
-    b.int4 = float_run<IntDecoder<4>>;
-    b.int3 = float_run<IntDecoder<3>>;
+    b.int4 = float_run<SymmetricDecoder<4>>;
+    b.int3 = float_run<SymmetricDecoder<3>>;
     b.code5 = float_run<TableDecoder<5>>;
     b.code4 = float_run<TableDecoder<4>>;
     b.code3 = float_run<TableDecoder<3>>;

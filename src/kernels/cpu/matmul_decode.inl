@@ -38,14 +38,13 @@ struct TableDecoder {
   }
 };
 
-/// Symmetric integers of 3 or 4 bits. A code at bits kShift of the low word needs no shift: in the mantissa of 2^(23 - kShift) its unit
-/// is 1. The high word's codes are looked up where that is cheap, which keeps more of the execution units busy.
+/// Symmetric integers of 3 or 4 bits without a look-up. A code at bits kShift of the low word needs no shift: in the mantissa of
+/// 2^(23 - kShift) its unit is 1.
 template <int kWidth>
 struct IntDecoder {
   static constexpr int kBits = kWidth;
   static constexpr bool kZero = false, kPairs = true;
-  Table table;
-  explicit IntDecoder(const cpu::FloatTask& task) : table(load_table(task.table)) {}
+  explicit IntDecoder(const cpu::FloatTask&) {}
   template <int kShift>
   [[gnu::always_inline]] F in_place(I lane) const {
     constexpr std::uint32_t kMask = ((1u << kBits) - 1u) << kShift, kMagic = (127u + 23u - kShift) << 23;
@@ -54,9 +53,11 @@ struct IntDecoder {
   template <int kShift>
   [[gnu::always_inline]] void decode_pair(I lane, const F (&)[2], F (&values)[2]) const {
     values[0] = in_place<kShift>(lane);
-    if constexpr (kCheapLookUp) values[1] = look_up16(shift_right<kShift + 16>(lane), table); else values[1] = in_place<kShift>(shift_right<16>(lane));
+    values[1] = in_place<kShift>(shift_right<16>(lane));
   }
 };
+template <int kBits>
+using SymmetricDecoder = std::conditional_t<kCheapLookUp, TableDecoder<kBits>, IntDecoder<kBits>>;
 
 /// Floats of 6, 7, 8 and 9..16 bits: sign, exponent and mantissa move to fp32's places; a product with 2^(127 - bias) mends
 /// the exponent, of subnormals too.
@@ -172,20 +173,22 @@ template <typename Decoder, int kCount, typename Meet>
 
 // ---- scales ----
 
-/// 16 scales from element `index` on.
-inline F load_scales(const cpu::PanelScales& scales, const void* data, std::int64_t index) {
+/// 16 scales from element `index` on, without the factor that all of them share.
+inline F load_own_scales(const cpu::PanelScales& scales, const void* data, std::int64_t index) {
   const auto* bytes = static_cast<const std::uint8_t*>(data) + index * scales.bytes;
   const auto* words = reinterpret_cast<const std::uint16_t*>(bytes);
-  const F factor = set(scales.factor);
   switch (scales.kind) {
-    case cpu::ScaleKind::kFp32: return mul(load(reinterpret_cast<const float*>(bytes)), factor);
-    case cpu::ScaleKind::kBf16: return mul(as_float(shift_left<16>(widen_words(words))), factor);
-    case cpu::ScaleKind::kFp16: return mul(mul(as_float(shift_left<13>(widen_words(words))), set(0x1p112f)), factor);
-    case cpu::ScaleKind::kE8m0: return mul(as_float(larger(shift_left<23>(widen_bytes(bytes)), set_lanes(0x400000u))), factor);
-    case cpu::ScaleKind::kFp8E4m3: return mul(mul(as_float(shift_left<20>(widen_bytes(bytes))), set(0x1p120f)), factor);
+    case cpu::ScaleKind::kFp32: return load(reinterpret_cast<const float*>(bytes));
+    case cpu::ScaleKind::kBf16: return as_float(shift_left<16>(widen_words(words)));
+    case cpu::ScaleKind::kFp16: return mul(as_float(shift_left<13>(widen_words(words))), set(0x1p112f));
+    case cpu::ScaleKind::kE8m0: return as_float(larger(shift_left<23>(widen_bytes(bytes)), set_lanes(0x400000u)));
+    case cpu::ScaleKind::kFp8E4m3: return mul(as_float(shift_left<20>(widen_bytes(bytes))), set(0x1p120f));
     case cpu::ScaleKind::kNone: break;
   }
-  return factor;
+  return set(1.0f);
+}
+inline F load_scales(const cpu::PanelScales& scales, const void* data, std::int64_t index) {
+  return mul(load_own_scales(scales, data, index), set(scales.factor));
 }
 
 template <typename Decoder>

@@ -77,8 +77,8 @@ void gemv_parts(const cpu::FloatTask& task, const FloatPanel& panel, const Sourc
   };
   const auto end_block = [&]() __attribute__((always_inline)) {
     for (int p = 0; p < kCount; ++p) {
-      const F factor = load_scales(task.scales, panel.scales, scale + p * kPart);
-      const F second = small ? load_scales(task.scales, panel.scales, scale + kLanes + p * kPart) : factor;
+      const F factor = load_own_scales(task.scales, panel.scales, scale + p * kPart);
+      const F second = small ? load_own_scales(task.scales, panel.scales, scale + kLanes + p * kPart) : factor;
       for (int r = 0; r < kRows; ++r) {
         total[r][p] = fma(block[r][p][1], second, fma(block[r][p][0], factor, total[r][p]));
         block[r][p][0] = block[r][p][1] = set(0.0f);
@@ -88,14 +88,14 @@ void gemv_parts(const cpu::FloatTask& task, const FloatPanel& panel, const Sourc
   };
   for (std::int64_t group = 0; group < task.groups; ++group) {
     const std::byte* codes = panel.codes + group * (Source::kBits * kVectorBytes);
-    for (int line = 0; line < Source::kBits * kCount; ++line) __builtin_prefetch(codes + kPrefetchBytes + line * 64);
+    for (int line = 0; line < Source::kBits * kCount; ++line) __builtin_prefetch(codes + kPrefetchBytes + line * 64, 0, 2);
     if (left == 0) begin_block();
     source.add(group, codes, zeros, block);
     if (--left == 0) end_block();
   }
   if (left > 0) end_block();
   for (int r = 0; r < kRows; ++r)
-    for (int p = 0; p < kCount; ++p) store(sums + r * kLanes + p * kPart, total[r][p]);
+    for (int p = 0; p < kCount; ++p) store(sums + r * kLanes + p * kPart, mul(total[r][p], set(task.scales.factor)));
 }
 
 template <typename Source>

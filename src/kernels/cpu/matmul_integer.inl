@@ -32,7 +32,8 @@ struct Segment {
 
 template <int kRows>
 [[gnu::always_inline]] inline void end_segment(I (&sum)[kRows][kTileParts], const Segment& to, int first) {
-  for (int p = 0; p < kTileParts; ++p) {
+  unroll<0, kTileParts>([&](auto part) __attribute__((always_inline)) {  // sums stay in registers
+    constexpr int p = decltype(part)::value;
     const int column = first + p * kPart;
     if (to.zero_points != nullptr) {
       const I zero = minus_product(widen_bytes(to.zero_points + column), set_lanes(1), static_cast<std::int32_t>(kDotOffset));
@@ -53,7 +54,7 @@ template <int kRows>
         store(to.values[r] + column, to.bias != nullptr ? plus(value, load(to.bias + column)) : value);
       }
     }
-  }
+  });
 }
 
 /// The codes of step j of a lane as bytes; twice the bit where codes have one.
@@ -86,7 +87,7 @@ struct VectorTile {
       const std::int64_t k = group * 32;
       constexpr std::int64_t kAhead = kCount <= 2 ? kPrefetchBytes : kTilePrefetchBytes;
       if constexpr (kAhead > 0)
-        for (int line = 0; line < kBits * kTileParts; ++line) __builtin_prefetch(codes + kAhead + line * 64);
+        for (int line = 0; line < kBits * kTileParts; ++line) __builtin_prefetch(codes + kAhead + line * 64, 0, kCount <= 2 ? 2 : 3);
       unroll<0, kBits>([&](auto vector) __attribute__((always_inline)) {
         constexpr int v = decltype(vector)::value;
         I lanes[kTileParts];

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cpu/matmul_rows.h"
 #include "kernels/cpu/matmul_task.h"
