@@ -2,6 +2,7 @@
 #include <arm_neon.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "format/elementary.h"
 #include "kernels/cpu/fused_rows.h"
@@ -33,6 +34,6 @@ void fence() {}
 }  // namespace
 
 extern const FusedKernel kRow;
-const FusedKernel kRow{"neon_fused", Isa::kNeon, fused_accepts, fused_run, fused_finish, fence};
+const FusedKernel kRow{"neon_fused", Isa::kNeon, fused_accepts, fused_run, fused_quantize_row, fence};
 
 }  // namespace narrow::cpu::neon_fused

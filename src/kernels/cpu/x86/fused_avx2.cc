@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "format/elementary.h"
 #include "kernels/cpu/fused_rows.h"
@@ -46,6 +47,6 @@ void fence() { _mm_sfence(); }
 }  // namespace
 
 extern const FusedKernel kRow;
-const FusedKernel kRow{"avx2_fused", Isa::kAvx2, fused_accepts, fused_run, fused_finish, fence};
+const FusedKernel kRow{"avx2_fused", Isa::kAvx2, fused_accepts, fused_run, fused_quantize_row, fence};
 
 }  // namespace narrow::cpu::avx2_fused
