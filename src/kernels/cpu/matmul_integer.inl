@@ -77,6 +77,13 @@ struct VectorTile {
                     int first) {
     constexpr int kSteps = 8 / kBits;
     I sum[kCount][kTileParts];
+    if constexpr (kDotLoop && kBits == 8 && kCount == kDotRows) {
+      alignas(64) std::int32_t made[kCount * kLanes];
+      dot_loop(panel + begin * (8 * kVectorBytes), x, begin * 32, end * 32, starts, made);
+      for (int r = 0; r < kCount; ++r)
+        for (int p = 0; p < kTileParts; ++p) sum[r][p] = load_lanes(made + r * kLanes + p * kPart);
+      return end_segment<kCount>(sum, to, first);
+    }
     const std::int8_t* rows[kCount];
     for (int r = 0; r < kCount; ++r) {
       rows[r] = x[r];

@@ -93,6 +93,7 @@ inline F look_up32(const I& index, const Table& table) {
 // ---- integer dot products: unsigned weights, signed activations ----
 
 constexpr int kDotRows = 4;
+constexpr bool kDotLoop = false;
 using DotWeight = I;
 struct DotActivation {
   int8x16_t bytes;

@@ -23,6 +23,7 @@ constexpr std::int64_t kTilePrefetchBytes = 0;
 #include "kernels/cpu/x86/vec_avx512.inl"
 #include "kernels/cpu/matmul_epilogue.inl"
 #include "kernels/cpu/matmul_decode.inl"
+#include "kernels/cpu/x86/dot_loop.inl"
 #include "kernels/cpu/matmul_integer.inl"
 
 /// The layout of LDTILECFG's operand, palette 1.
