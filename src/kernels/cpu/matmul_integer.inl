@@ -78,10 +78,7 @@ struct VectorTile {
     constexpr int kSteps = 8 / kBits;
     I sum[kCount][kTileParts];
     if constexpr (kDotLoop && kBits == 8 && kCount == kDotRows) {
-      alignas(64) std::int32_t made[kCount * kLanes];
-      dot_loop(panel + begin * (8 * kVectorBytes), x, begin * 32, end * 32, starts, made);
-      for (int r = 0; r < kCount; ++r)
-        for (int p = 0; p < kTileParts; ++p) sum[r][p] = load_lanes(made + r * kLanes + p * kPart);
+      dot_loop(panel + begin * (8 * kVectorBytes), x, begin * 32, end * 32, starts, sum);
       return end_segment<kCount>(sum, to, first);
     }
     const std::int8_t* rows[kCount];
@@ -315,8 +312,12 @@ void integer_run(const MatmulProblem& problem, const MatmulTile& part, const std
   auto* sums = reinterpret_cast<std::int32_t*>(scratch);
   auto* values = reinterpret_cast<float*>(scratch + Tile::kRows * kLanes * 4);
   const auto run_rows = [&](const auto& rows) {
-    for (std::int64_t row = part.m_begin; row < part.m_end; row += Tile::kRows)
-      rows.run(row, static_cast<int>(part.m_end - row < Tile::kRows ? part.m_end - row : Tile::kRows));
+    for (std::int64_t row = part.m_begin; row < part.m_end;) {
+      const std::int64_t left = part.m_end - row;  // a tile and one or two rows more are better as halves: each reads the whole panel
+      const std::int64_t count = left <= Tile::kRows ? left : (left <= Tile::kRows + 2 ? (left + 1) / 2 : Tile::kRows);
+      rows.run(row, static_cast<int>(count));
+      row += count;
+    }
   };
   if constexpr (kBits < 8)
     if (kBits == 3 || part.m_end - part.m_begin > 4 * Tile::kRows) {
