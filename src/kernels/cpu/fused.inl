@@ -1,6 +1,7 @@
 // The fused neighbours, kLanes elements at a time: reference/fused.cc, bit for bit. A leaf includes this file inside its own
 // namespace, after vector.inl, quantize/encode.inl and its own
 //   widen_half(VHalf) -> VF and narrow_half(VF) -> VHalf (nearest even, finite or NaN)
+//   widen_bits(VHalf) -> VU and narrow_bits(VU) -> VHalf: words to lanes and back
 //   multiply_add(a, b, c) = a b + c and subtract_product(a, b, c) = c - a b, each with one rounding
 //   write_codes(to, VU (&codes)[64 / kLanes], around_caches): 64 bytes, and fence()
 //
@@ -33,7 +34,7 @@ struct Values {
   VF at(std::int64_t index, int n) const {
     if constexpr (kType == 0) return load_part<VF>(static_cast<const float*>(data) + index, n);
     if constexpr (kType == 1) return widen_half(load_part<VHalf>(static_cast<const std::uint16_t*>(data) + index, n));
-    if constexpr (kType == 2) return as_float(__builtin_convertvector(load_part<VHalf>(static_cast<const std::uint16_t*>(data) + index, n), VU) << 16);
+    if constexpr (kType == 2) return as_float(widen_bits(load_part<VHalf>(static_cast<const std::uint16_t*>(data) + index, n)) << 16);
   }
 };
 
@@ -54,11 +55,11 @@ inline VF store_rounded(void* data, std::int64_t index, VF value, int n) {
   } else {
     const VU bits = as_bits(finite);
     const VU rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-    half = __builtin_convertvector(value == value ? rounded : bits >> 16, VHalf);
+    half = narrow_bits(value == value ? rounded : bits >> 16);
   }
   store_part(static_cast<std::uint16_t*>(data) + index, half, n);
   if constexpr (kType == 1) return widen_half(half);
-  return as_float(__builtin_convertvector(half, VU) << 16);
+  return as_float(widen_bits(half) << 16);
 }
 
 /// Writes a finished value; every NaN becomes the same one.

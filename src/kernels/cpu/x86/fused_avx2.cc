@@ -18,6 +18,8 @@ constexpr int kLanes = 8;
 
 inline VF widen_half(VHalf half) { return (VF)_mm256_cvtph_ps((__m128i)half); }
 inline VHalf narrow_half(VF value) { return (VHalf)_mm256_cvtps_ph((__m256)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline VU widen_bits(VHalf half) { return (VU)_mm256_cvtepu16_epi32((__m128i)half); }
+inline VHalf narrow_bits(VU lanes) { return __builtin_convertvector(lanes, VHalf); }
 inline VF multiply_add(VF a, VF b, VF c) { return (VF)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
 inline VF subtract_product(VF a, VF b, VF c) { return (VF)_mm256_fnmadd_ps((__m256)a, (__m256)b, (__m256)c); }
 
