@@ -296,9 +296,9 @@ inline bool quantize_produced(const FusedFinish& finish, float* y, const Produce
     std::int64_t i = begin;
     for (; i + 64 <= end; i += 64) {
       if (next != nullptr)
-        for (std::int64_t line = 0; line < finish.next_bytes; ++line) __builtin_prefetch(next + i * finish.next_bytes + line * 64, 0, 2);
+        for (std::int64_t line = 0; line < finish.next_bytes; ++line) __builtin_prefetch(next + i * finish.next_bytes + line * 64);
       if (other != nullptr)
-        for (std::int64_t line = 0; line < finish.next_bytes; ++line) __builtin_prefetch(other + i * finish.next_bytes + line * 64, 0, 2);
+        for (std::int64_t line = 0; line < finish.next_bytes; ++line) __builtin_prefetch(other + i * finish.next_bytes + line * 64);
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) {
         const VF value = produce(i + v * kLanes, kLanes);
