@@ -29,7 +29,7 @@ namespace cpu {
 struct ElementPlan;  // kernels/cpu/quantize/plan.h
 }
 
-/// The quantization of one produced row in the usual case: symmetric int8 or fp8 with dynamic fp32 scales, nearest even.
+/// The quantization of one row in the usual case: symmetric int8 or fp8 with dynamic fp32 scales, nearest even.
 struct FusedFinish {
   std::int64_t cols = 0;
   std::int64_t block = 0;               ///< columns of a scale: cols, or a multiple of 64
@@ -49,10 +49,10 @@ struct FusedKernel {
   Isa isa;
   bool (*accepts)(const FusedProblem&);
   void (*run)(const FusedProblem&, std::int64_t row_begin, std::int64_t row_end, float* y);
-  /// Quantizes a produced row. False, with nothing promised about the outputs, where the general quantizer must do it: a value
-  /// is not finite, or a scale lies beyond 2^-60 .. 2^60. Null where there is none.
-  bool (*finish)(const FusedFinish&, const float* y);
-  void (*fence)();                      ///< after the last row of a thread; null where finish is
+  /// Produces and quantizes one row. False where the general quantizer must do it, from the row in y: a value is not finite, or a
+  /// scale lies beyond 2^-60 .. 2^60. Null where there is none.
+  bool (*quantize)(const FusedProblem&, std::int64_t row, const FusedFinish&, float* y);
+  void (*fence)();                      ///< after the last row of a thread; null where quantize is
 };
 
 /// The rows, best first; the last is the reference, which takes everything.

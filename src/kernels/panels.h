@@ -3,9 +3,12 @@
 ///
 /// 64 outputs form a panel, 32 consecutive k a group. A group of b-bit codes is b vectors of 64 lanes of 32 bits, lane = output:
 /// decoding moves nothing across lanes, a broadcast activation meets all outputs, and a panel is one stream. Within a lane
-///   b in {1, 2, 4, 8, 16, 32}:  vector v holds the codes k = v * 32/b + j at bits b*j;
-///   b in {3, 5, 6}:             vector v holds 30/b codes in its low 30 bits; the top two bits of all vectors, vector 0 highest,
-///                               are code 31 followed by code 30.
+///   b in {8, 16, 32}:  vector v holds the codes k = v * 32/b + j at bits b*j;
+///   b in {1..6}:       the low half of a lane holds k = 0..15, the high half k = 16..31, each as a word of 16 bits: vector v holds
+///                      the codes k = v * c + j at bits b*j of the word, c = 16 / b. One look-up by words decodes k and k + 16.
+///     b in {3, 5}:     c * b = 15: bit 15 of vector v's word is bit v of code 15;
+///     b = 6:           c * b = 12: bits 12..15 of vectors 0, 1, 2 hold the codes 12 and 13, of vectors 3, 4, 5 the codes 14 and 15:
+///                      vector 0 bits 0..3 of the first, vector 2 bits 0..3 of the second, vector 1 bits 4, 5 of the first, then of the second.
 /// Codes of 7 bits are stored in 8, of 9 to 15 bits in 16, aligned to the top; signed integers in offset binary.
 /// Memory: [panel][group][vector][lane], outputs padded to a multiple of 64, k to a multiple of 32, with zero bits.
 /// Scales and zero points: [panel][k block][lane], in the scheme's own storage, zero in the padding.
@@ -40,30 +43,45 @@ constexpr std::uint32_t from_stored(const Format& format, std::uint32_t stored) 
   return format.is_float() ? stored >> (stored_bits(format) - format.bits) : stored;
 }
 
-constexpr bool has_spare_bits(int bits) { return bits == 3 || bits == 5 || bits == 6; }
-constexpr int codes_per_lane(int bits) { return has_spare_bits(bits) ? 30 / bits : 32 / bits; }
+/// Where bit `bit` of code kk of a group lies: in which vector, at which bit of the lane.
+struct BitPlace {
+  int vector, bit;
+};
+constexpr BitPlace place_of(int kk, int bits, int bit) {
+  if (bits >= 8) return {kk / (32 / bits), bits * (kk % (32 / bits)) + bit};
+  const int half = kk / 16, i = kk % 16, per = 16 / bits;
+  if (i < per * bits) return {i / per, 16 * half + bits * (i % per) + bit};
+  if (bits != 6) return {bit, 16 * half + 15};
+  const int first = (i - 12) / 2 * 3, second = i % 2;
+  if (bit < 4) return {first + 2 * second, 16 * half + 12 + bit};
+  return {first + 1, 16 * half + 12 + 2 * second + bit - 4};
+}
+/// Whether the bits of a code lie side by side.
+constexpr bool is_whole(int kk, int bits) { return bits >= 8 || kk % 16 < 16 / bits * bits; }
 
 /// Ors code kk (0..31) of an output into the group's lanes; `lanes` points at the output's lane of vector 0, vectors are 64 apart.
 constexpr void write_stored(std::uint32_t* lanes, int kk, int bits, std::uint32_t stored) {
-  const int per = codes_per_lane(bits);
-  if (!has_spare_bits(bits) || kk < 30) {
-    lanes[kk / per * kLanes] |= stored << (bits * (kk % per));
+  if (is_whole(kk, bits)) {
+    const BitPlace place = place_of(kk, bits, 0);
+    lanes[place.vector * kLanes] |= stored << place.bit;
     return;
   }
   for (int bit = 0; bit < bits; ++bit) {
-    const int position = (kk - 30) * bits + bit;
-    lanes[(bits - 1 - position / 2) * kLanes] |= ((stored >> bit) & 1u) << (30 + position % 2);
+    const BitPlace place = place_of(kk, bits, bit);
+    lanes[place.vector * kLanes] |= ((stored >> bit) & 1u) << place.bit;
   }
 }
 
 constexpr std::uint32_t read_stored(const std::uint32_t* lanes, int kk, int bits) {
-  const int per = codes_per_lane(bits);
   const std::uint32_t mask = bits == 32 ? ~0u : (1u << bits) - 1u;
-  if (!has_spare_bits(bits) || kk < 30) return (lanes[kk / per * kLanes] >> (bits * (kk % per))) & mask;
+  if (is_whole(kk, bits)) {
+    const BitPlace place = place_of(kk, bits, 0);
+    return (lanes[place.vector * kLanes] >> place.bit) & mask;
+  }
   std::uint32_t stored = 0;
   for (int bit = 0; bit < bits; ++bit) {
-    const int position = (kk - 30) * bits + bit;
-    stored |= ((lanes[(bits - 1 - position / 2) * kLanes] >> (30 + position % 2)) & 1u) << bit;
+    const BitPlace place = place_of(kk, bits, bit);
+    stored |= ((lanes[place.vector * kLanes] >> place.bit) & 1u) << bit;
   }
   return stored;
 }

@@ -141,13 +141,12 @@ void run_group(const Plan& plan, std::int64_t begin, std::int64_t end, float* y,
                      .largest = static_cast<float>(plan.quantize.scheme.element.largest()), .around_caches = plan.around_caches,
                      .next_bytes = bits_of(fused.dtype) / 8};
   for (std::int64_t row = begin; row < end; ++row, codes += plan.quantize.row_bytes) {
-    plan.producer->run(fused, row, row + 1, y);
     finish.scales = static_cast<float*>(plan.quantize.scales) + row * plan.quantize.grid.cols;
     finish.codes = codes;
     const bool more = row + 1 < fused.rows;
     finish.next[0] = more ? row_of(fused.x, fused.dtype, fused.x_stride, row + 1) : nullptr;
     finish.next[1] = more ? row_of(fused.other, fused.dtype, fused.other_stride, row + 1) : nullptr;
-    if (!plan.producer->finish(finish, y)) quantize_rows(plan, row, row + 1, y, codes);
+    if (!plan.producer->quantize(fused, row, finish, y)) quantize_rows(plan, row, row + 1, y, codes);
   }
 }
 
@@ -199,7 +198,7 @@ bool is_usual(const Plan& plan) {
   const Scheme& scheme = plan.quantize.scheme;
   const bool element = scheme.element == kInt8 || scheme.element == kFp8E4m3 || scheme.element == kFp8E5m2;
   const bool block = plan.quantize.grid.tile_cols % 64 == 0 || plan.quantize.grid.tile_cols >= plan.fused.cols;
-  return plan.producer->finish != nullptr && element && block && !scheme.asymmetric && scheme.rule == ScaleRule::kLargest && scheme.scale == kFp32 &&
+  return plan.producer->quantize != nullptr && element && block && !scheme.asymmetric && scheme.rule == ScaleRule::kLargest && scheme.scale == kFp32 &&
          !plan.quantize.scales_given;
 }
 

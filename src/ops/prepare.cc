@@ -72,7 +72,7 @@ bool fill_panel(const QuantizedTensor& w, PreparedWeight& p, std::int64_t panel)
       if (!is_finite_code(element, code)) return false;
       const std::uint32_t stored = panels::to_stored(element, code);
       panels::write_stored(words + panels::lane_index(n, k, p.k, bits), static_cast<int>(k % kGroup), bits, stored);
-      if (p.sums.size() > 0) p.sums.as<std::int32_t>()[panels::scale_index(n, blocks > 1 ? grid.grid_col(k) : 0, blocks)] += static_cast<std::int32_t>(stored);
+      if (p.sums.size() > 0) p.sums.as<std::int32_t>()[panels::scale_index(n, blocks > 1 ? grid.grid_col(k) : 0, blocks)] += static_cast<std::int32_t>(element.bits == 1 ? 2 * stored : stored);
     }
     if (!w.scheme.has_scales()) continue;
     for (std::int64_t block = 0; block < std::max<std::int64_t>(grid.cols, 1); ++block) {
@@ -99,7 +99,7 @@ bool fill_panels(const QuantizedTensor& w, PreparedWeight& p) {
   p.codes = zeros(outputs * panels::padded_k(p.k) / 8 * panels::stored_bits(element));
   p.scales = zeros(w.scheme.has_scales() ? outputs * blocks * static_cast<std::int64_t>(scale_bytes(w.scheme.scale)) : 0);
   p.zero_points = zeros(w.scheme.asymmetric ? outputs * blocks : 0);
-  p.sums = zeros(element.is_integer() && element.bits <= 8 ? outputs * blocks * 4 : 0);
+  p.sums = zeros(is_exact_integer(element) && element.bits <= 8 ? outputs * blocks * 4 : 0);
   const std::int64_t count = (p.n + kLanes - 1) / kLanes;
   bool finite = true;
 #pragma omp parallel for schedule(static) reduction(&& : finite)

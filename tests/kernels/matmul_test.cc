@@ -38,10 +38,22 @@ Shape random_sizes(Random& random) {
   return {random.one_of(m), random.one_of(n), random.one_of(k)};
 }
 
+/// The same with sizes of 0 among them, and few products: thousands of them are tried.
+Shape random_small_sizes(Random& random) {
+  static const std::vector<std::int64_t> m{0, 1, 1, 2, 3, 4, 5, 6, 7, 11, 13, 19, 29};
+  static const std::vector<std::int64_t> n{0, 1, 2, 3, 5, 15, 16, 17, 31, 47, 63, 64, 65, 67, 129};
+  static const std::vector<std::int64_t> k{0, 1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 48, 61, 64, 65, 96, 97, 127, 128, 129, 193, 256};
+  while (true) {
+    const Shape sizes{random.one_of(m), random.one_of(n), random.one_of(k)};
+    if (sizes[0] * sizes[1] * sizes[2] <= 12000) return sizes;
+  }
+}
+
 /// A product with its operands; y is written by one row or another.
 struct Case {
   Tensor x, y, bias, residual;
   QuantizedTensor xq;
+  std::vector<std::uint8_t> apart;  ///< rows of xq's codes that neither touch each other nor are aligned
   PreparedWeight w;
   MatmulProblem problem;
 
@@ -56,6 +68,14 @@ struct Case {
     problem.epilogue.out = out;
     problem.epilogue.out_scale = 0.37f;
     std::memset(y.data(), 0x5A, y.byte_size());
+  }
+  /// Moves the codes of x to rows `gap` bytes apart, the first at byte 3.
+  void set_rows_apart(std::size_t gap) {
+    const std::size_t bytes = problem.x.row_bytes, pitch = bytes + gap, rows = static_cast<std::size_t>(xq.shape[0]);
+    apart.assign(rows * pitch + 3, 0xA5);
+    for (std::size_t row = 0; row < rows; ++row) std::copy_n(problem.x.codes + row * bytes, bytes, apart.data() + 3 + row * pitch);
+    problem.x.codes = apart.data() + 3;
+    problem.x.row_bytes = pitch;
   }
   std::vector<std::byte> run(const MatmulKernel& kernel) {
     std::memset(y.data(), 0x5A, y.byte_size());
@@ -102,18 +122,22 @@ TEST(MatmulRows, IntegersEqualTheReference) {
   FastRows fast;
   const std::vector<std::string> weights{"int8:row", "int8:tensor", "int8:row:asym", "int8:block128", "int8:block32:asym", "int8:64x64", "int4:row",
                                          "int4:block128", "int4:block32:asym", "int4:block64:scale=fp16", "int4:block128:asym:scale=bf16",
-                                         "int4:block32:scale=e8m0", "int2:block64", "int2:block128:asym", "int2:row"};
+                                         "int4:block32:scale=e8m0", "int3:block128", "int3:block32:asym", "int3:row", "int2:block64", "int2:block128:asym",
+                                         "int2:row", "int1:row", "int1:block64"};
   const std::vector<std::string> activations{"int8:row", "int8:tensor", "int8:row:asym", "int8:tensor:asym", "int8:block128", "int8:block64",
                                              "int8:block32:asym"};
   const std::vector<DType> outs{DType::kF32, DType::kF32, DType::kI32, DType::kF16, DType::kBf16, DType::kI8, DType::kF8E4m3, DType::kF8E5m2};
   Random random{std::mt19937(7)};
-  for (int round = 0; round < 800; ++round) {
-    const Shape sizes = random_sizes(random);
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(1);  // ThreadsDoNotChangeABit tries more
+  for (int round = 0; round < 10000; ++round) {
+    const Shape sizes = round % 50 == 0 ? random_sizes(random) : random_small_sizes(random);
     const Scheme weight = Scheme::parse(random.one_of(weights)), activation = Scheme::parse(random.one_of(activations));
     Case c;
     c.w = prepare(quantize(random.tensor({sizes[1], sizes[2]}), weight));
     c.xq = quantize(random.tensor({sizes[0], sizes[2]}), activation);
     c.problem.x = view_of(c.xq);
+    if (round % 3 == 0) c.set_rows_apart(static_cast<std::size_t>(random.below(9)));
     DType out = random.one_of(outs);
     if (out == DType::kI32 && (varies_along_k(weight, scale_grid(weight, {sizes[1], sizes[2]})) || varies_along_k(activation, c.xq.grid()))) out = DType::kF32;
     c.finish(sizes, out);
@@ -123,8 +147,9 @@ TEST(MatmulRows, IntegersEqualTheReference) {
       ASSERT_EQ(c.run(kernel), wanted) << kernel.name << " " << weight.to_string() << " " << activation.to_string() << " " << to_string(sizes) << " "
                                        << name_of(out);
     });
-    if (HasFatalFailure()) return;
+    if (HasFatalFailure()) break;
   }
+  omp_set_num_threads(before);
 }
 
 /// |got - wanted| <= gamma(K) sum |x||w| + one rounding, element by element; bytes between rows of y stay untouched.

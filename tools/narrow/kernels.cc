@@ -9,7 +9,10 @@
 #include <fmt/format.h>
 
 #include "commands.h"
+#include "dispatch/binary.h"
+#include "dispatch/fused.h"
 #include "dispatch/quantize.h"
+#include "kernels/matmul.h"
 #include "narrow/cuda_matmul.h"
 #include "narrow/error.h"
 #include "narrow/matmul.h"
@@ -30,11 +33,17 @@ struct Row {
   Isa isa;
 };
 
+/// A row that a scheme gets, and for what: the operation, with its activations where products have several kinds.
+struct Choice {
+  std::string use;
+  std::string kernel;
+};
+
 /// One operation's table, whatever its kernels look like.
 struct KernelTable {
   std::string op;
   std::vector<Row> rows;
-  std::function<std::string(const Scheme&, DType)> choose;  ///< the name of the row that a scheme gets
+  std::function<std::vector<Choice>(const Scheme&, DType)> choose;
 };
 
 const QuantizeKernel& chosen_quantize(const Scheme& scheme, DType dtype) {
@@ -59,17 +68,50 @@ const DequantizeKernel& chosen_dequantize(const Scheme& scheme, DType dtype) {
   return find(problem);
 }
 
+/// The product of one token with a weight of the scheme: activations as values, as int8, and, where both sides can be alike, in the scheme.
+std::vector<Choice> chosen_matmul(const Scheme& scheme, DType dtype) {
+  std::vector<Choice> choices;
+  const auto add = [&](std::string use, const MatmulOptions& options) {
+    for (const MatmulChoice& row : explain_matmul(1, kRows, kCols, scheme, options, dtype))
+      if (row.chosen) choices.push_back({std::move(use), row.name});
+  };
+  add("matmul", {});
+  MatmulOptions options;
+  options.quantize = ActivationQuantization{};
+  add("matmul, x int8:row", options);
+  if (!scheme.is_msfp && scheme.element != kInt1) return choices;
+  options.quantize->scheme = scheme;
+  add(fmt::format("matmul, x {}", scheme.to_string()), options);
+  return choices;
+}
+
+std::vector<Choice> chosen_fused(const Scheme&, DType dtype) {
+  FusedProblem problem;
+  problem.dtype = dtype;
+  problem.rows = kRows;
+  problem.cols = kCols;
+  return {{"fused", find(problem).name}};
+}
+
+std::vector<Choice> chosen_binary(const Scheme& scheme, DType) {
+  if (scheme.element != kInt1) return {};
+  return {{"binary", find(BinaryProblem{.m = kRows, .n = kRows, .k = kCols, .words = kCols / 32}).name}};
+}
+
 template <typename Kernels, typename Choose>
 KernelTable table_of(std::string op, const Kernels& kernels, Choose choose) {
-  KernelTable table{std::move(op), {}, [choose](const Scheme& scheme, DType dtype) { return std::string(choose(scheme, dtype).name); }};
+  KernelTable table{std::move(op), {}, choose};
   for (const auto& kernel : kernels) table.rows.push_back({kernel.name, kernel.isa});
   return table;
 }
 
 std::vector<KernelTable> kernel_tables() {
   return {
-      table_of("quantize", quantize_kernels(), chosen_quantize),
-      table_of("dequantize", dequantize_kernels(), chosen_dequantize),
+      table_of("quantize", quantize_kernels(), [](const Scheme& scheme, DType x) { return std::vector<Choice>{{"quantize", chosen_quantize(scheme, x).name}}; }),
+      table_of("dequantize", dequantize_kernels(), [](const Scheme& scheme, DType y) { return std::vector<Choice>{{"dequantize", chosen_dequantize(scheme, y).name}}; }),
+      table_of("matmul", matmul_kernels(), chosen_matmul),
+      table_of("fused", fused_kernels(), chosen_fused),
+      table_of("binary", binary_kernels(), chosen_binary),
   };
 }
 
@@ -79,7 +121,8 @@ constexpr std::array kDTypes{DType::kF32, DType::kF16, DType::kBf16};
 std::map<std::string, std::set<std::string>> schemes_by_row(const KernelTable& table) {
   std::map<std::string, std::set<std::string>> result;
   for (const Scheme& scheme : standard_schemes())
-    for (const DType dtype : kDTypes) result[table.choose(scheme, dtype)].insert(scheme.to_string());
+    for (const DType dtype : kDTypes)
+      for (const Choice& choice : table.choose(scheme, dtype)) result[choice.kernel].insert(scheme.to_string());
   return result;
 }
 
@@ -118,11 +161,11 @@ void explain(Context& context, const std::string& name) {
   Json choices = Json::array();
   report::Table text({{"op"}, {"values"}, {"kernel"}});
   for (const KernelTable& table : kernel_tables()) {
-    for (const DType dtype : kDTypes) {
-      const std::string kernel = table.choose(scheme, dtype);
-      choices.push_back({{"op", table.op}, {"dtype", name_of(dtype)}, {"kernel", kernel}});
-      text.add({table.op, std::string(name_of(dtype)), {kernel, Paint::kAccent}});
-    }
+    for (const DType dtype : kDTypes)
+      for (const Choice& choice : table.choose(scheme, dtype)) {
+        choices.push_back({{"op", table.op}, {"use", choice.use}, {"dtype", name_of(dtype)}, {"kernel", choice.kernel}});
+        text.add({choice.use, std::string(name_of(dtype)), {choice.kernel, Paint::kAccent}});
+      }
   }
   context.answer(Json{{"scheme", scheme.to_string()}, {"choices", choices}});
   context.print(text.render(context.out));

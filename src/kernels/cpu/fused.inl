@@ -1,11 +1,13 @@
 // The fused neighbours, kLanes elements at a time: reference/fused.cc, bit for bit. A leaf includes this file inside its own
 // namespace, after vector.inl, quantize/encode.inl and its own
 //   widen_half(VHalf) -> VF and narrow_half(VF) -> VHalf (nearest even, finite or NaN)
+//   widen_bits(VHalf) -> VU and narrow_bits(VU) -> VHalf: words to lanes and back
 //   multiply_add(a, b, c) = a b + c and subtract_product(a, b, c) = c - a b, each with one rounding
 //   write_codes(to, VU (&codes)[64 / kLanes], around_caches): 64 bytes, and fence()
 //
-// Mapping:  rows one after the other; x is read once and kept as fp32 in y (first-level cache), where the later passes run.
-// Bound:    memory; 2 or 4 bytes read per element and operand, 0 written here (the quantizer writes the codes).
+// Mapping:  rows one after the other; memory is read once per row, by the pass that sums (norms) or produces; later passes find the row
+//           in the caches. fused_quantize_row also makes the codes, block by block; fused_run leaves that to a quantize kernel.
+// Bound:    memory; 2 or 4 bytes read per element and operand, 1 written.
 
 /// n of kLanes elements; the others are zero.
 template <typename V, typename T>
@@ -32,7 +34,7 @@ struct Values {
   VF at(std::int64_t index, int n) const {
     if constexpr (kType == 0) return load_part<VF>(static_cast<const float*>(data) + index, n);
     if constexpr (kType == 1) return widen_half(load_part<VHalf>(static_cast<const std::uint16_t*>(data) + index, n));
-    if constexpr (kType == 2) return as_float(__builtin_convertvector(load_part<VHalf>(static_cast<const std::uint16_t*>(data) + index, n), VU) << 16);
+    if constexpr (kType == 2) return as_float(widen_bits(load_part<VHalf>(static_cast<const std::uint16_t*>(data) + index, n)) << 16);
   }
 };
 
@@ -53,11 +55,11 @@ inline VF store_rounded(void* data, std::int64_t index, VF value, int n) {
   } else {
     const VU bits = as_bits(finite);
     const VU rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-    half = __builtin_convertvector(value == value ? rounded : bits >> 16, VHalf);
+    half = narrow_bits(value == value ? rounded : bits >> 16);
   }
   store_part(static_cast<std::uint16_t*>(data) + index, half, n);
   if constexpr (kType == 1) return widen_half(half);
-  return as_float(__builtin_convertvector(half, VU) << 16);
+  return as_float(widen_bits(half) << 16);
 }
 
 /// Writes a finished value; every NaN becomes the same one.
@@ -139,7 +141,7 @@ struct Zeros {
 };
 
 template <typename Work>
-inline void with_type(DType dtype, const void* data, const Work& work) {
+inline auto with_type(DType dtype, const void* data, const Work& work) {
   switch (dtype) {
     case DType::kF16: return work(Values<1>{data});
     case DType::kBf16: return work(Values<2>{data});
@@ -147,57 +149,52 @@ inline void with_type(DType dtype, const void* data, const Work& work) {
   }
 }
 
-template <int kType>
-inline void rms_norm_row(const FusedProblem& problem, std::int64_t row, float* y) {
+/// The first pass of RMSNorm over a row, which also stores the residual; then use(produce), produce(i, n) the normalized values.
+template <int kType, typename Use>
+inline auto with_rms_norm(const FusedProblem& problem, std::int64_t row, const Use& use) {
   const std::int64_t cols = problem.cols, first = row * problem.x_stride, second = row * problem.other_stride;
   const Values<kType> x{problem.x}, other{problem.other};
   const bool adds = problem.op == FusedOp::kAddRmsNorm;
-  const auto value_at = [&](std::int64_t i, int n) {
-    if (!adds) return x.at(first + i, n);
-    return store_rounded<kType>(problem.residual, second + i, x.at(first + i, n) + other.at(second + i, n), n);
-  };
-  const double sum = row_sum_of(cols, [&](VF sums, std::int64_t i, int n) {
-    const VF value = value_at(i, n);
-    store_part(y + i, value, n);
+  const double sum = adds ? row_sum_of(cols, [&](VF sums, std::int64_t i, int n) {
+    const VF value = store_rounded<kType>(problem.residual, second + i, x.at(first + i, n) + other.at(second + i, n), n);
+    return multiply_add(value, value, sums);
+  }) : row_sum_of(cols, [&](VF sums, std::int64_t i, int n) {
+    const VF value = x.at(first + i, n);
     return multiply_add(value, value, sums);
   });
-  const float factor = inverse_root(sum, cols, problem.epsilon);
-  const auto scale_by = [&](const auto& weight) {
-    for_vectors(cols, [&](std::int64_t i, int n) { finish_part(y + i, (load_part<VF>(y + i, n) * factor) * weight.at(i, n), n); });
+  const VF factor = splat(inverse_root(sum, cols, problem.epsilon));
+  const Values<kType> summed{adds ? problem.residual : problem.x};  // in the caches still
+  const std::int64_t begin = adds ? second : first;
+  const auto weighted = [&](const auto& weight) {
+    return use([&](std::int64_t i, int n) { return (summed.at(begin + i, n) * factor) * weight.at(i, n); });
   };
-  if (problem.weight == nullptr) return scale_by(Ones{});
-  with_type(problem.weight_dtype, problem.weight, scale_by);
+  return problem.weight == nullptr ? weighted(Ones{}) : with_type(problem.weight_dtype, problem.weight, weighted);
 }
 
-template <int kType>
-inline void layer_norm_row(const FusedProblem& problem, std::int64_t row, float* y) {
+/// The same for LayerNorm: two passes, of the mean and of the squares.
+template <int kType, typename Use>
+inline auto with_layer_norm(const FusedProblem& problem, std::int64_t row, const Use& use) {
   const std::int64_t cols = problem.cols, first = row * problem.x_stride;
   const Values<kType> x{problem.x};
-  const double sum = row_sum_of(cols, [&](VF sums, std::int64_t i, int n) {
-    const VF value = x.at(first + i, n);
-    store_part(y + i, value, n);
-    return sums + value;
-  });
-  const float mean = static_cast<float>(sum / static_cast<double>(cols));
+  const double sum = row_sum_of(cols, [&](VF sums, std::int64_t i, int n) { return sums + x.at(first + i, n); });
+  const VF mean = splat(static_cast<float>(sum / static_cast<double>(cols)));
   const VI lanes = lane_numbers();
   const double squares = row_sum_of(cols, [&](VF sums, std::int64_t i, int n) {
-    const VF difference = load_part<VF>(y + i, n) - mean;
+    const VF difference = x.at(first + i, n) - mean;
     const VF joined = multiply_add(difference, difference, sums);
     return n == kLanes ? joined : (lanes < n ? joined : sums);
   });
-  const float factor = inverse_root(squares, cols, problem.epsilon);
+  const VF factor = splat(inverse_root(squares, cols, problem.epsilon));
   const auto finish = [&](const auto& weight, const auto& bias) {
-    for_vectors(cols, [&](std::int64_t i, int n) {
-      finish_part(y + i, multiply_add((load_part<VF>(y + i, n) - mean) * factor, weight.at(i, n), bias.at(i, n)), n);
-    });
+    return use([&](std::int64_t i, int n) { return multiply_add((x.at(first + i, n) - mean) * factor, weight.at(i, n), bias.at(i, n)); });
   };
-  with_type(problem.weight_dtype, problem.weight, [&](const auto& weight) {
+  return with_type(problem.weight_dtype, problem.weight, [&](const auto& weight) {
     auto bias = weight;
     bias.data = problem.bias;
     if (problem.weight != nullptr && problem.bias != nullptr) return finish(weight, bias);
     if (problem.weight != nullptr) return finish(weight, Zeros{});
     if (problem.bias != nullptr) return finish(Ones{}, bias);
-    finish(Ones{}, Zeros{});
+    return finish(Ones{}, Zeros{});
   });
 }
 
@@ -205,17 +202,15 @@ template <int kType>
 inline void fused_row(const FusedProblem& problem, std::int64_t row, float* y) {
   const std::int64_t first = row * problem.x_stride, second = row * problem.other_stride;
   const Values<kType> x{problem.x}, other{problem.other};
-  const auto map = [&](const auto& function) {
-    for_vectors(problem.cols, [&](std::int64_t i, int n) { finish_part(y + i, function(x.at(first + i, n), i, n), n); });
-  };
+  const auto write = [&](const auto& produce) { for_vectors(problem.cols, [&](std::int64_t i, int n) { finish_part(y + i, produce(i, n), n); }); };
   switch (problem.op) {
-    case FusedOp::kIdentity: return map([](VF v, std::int64_t, int) { return v; });
-    case FusedOp::kLayerNorm: return layer_norm_row<kType>(problem, row, y);
+    case FusedOp::kIdentity: return write([&](std::int64_t i, int n) { return x.at(first + i, n); });
+    case FusedOp::kLayerNorm: return with_layer_norm<kType>(problem, row, write);
     case FusedOp::kRmsNorm:
-    case FusedOp::kAddRmsNorm: return rms_norm_row<kType>(problem, row, y);
-    case FusedOp::kSiluMul: return map([&](VF v, std::int64_t i, int n) { return silu_of(v) * other.at(second + i, n); });
-    case FusedOp::kGelu: return map([](VF v, std::int64_t, int) { return gelu_of(v); });
-    case FusedOp::kGeluTanh: return map([](VF v, std::int64_t, int) { return gelu_tanh_of(v); });
+    case FusedOp::kAddRmsNorm: return with_rms_norm<kType>(problem, row, write);
+    case FusedOp::kSiluMul: return write([&](std::int64_t i, int n) { return silu_of(x.at(first + i, n)) * other.at(second + i, n); });
+    case FusedOp::kGelu: return write([&](std::int64_t i, int n) { return gelu_of(x.at(first + i, n)); });
+    case FusedOp::kGeluTanh: return write([&](std::int64_t i, int n) { return gelu_tanh_of(x.at(first + i, n)); });
   }
 }
 
@@ -257,55 +252,108 @@ struct Float8Codes {
   }
 };
 
-inline std::int32_t largest_of(const float* y, std::int64_t count) {
-  VI a = splat(0), b = a, c = a, d = a;
-  std::int64_t i = 0;
-  for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
-    a = larger(a, magnitude_of(load<VF>(y + i)));
-    b = larger(b, magnitude_of(load<VF>(y + i + kLanes)));
-    c = larger(c, magnitude_of(load<VF>(y + i + 2 * kLanes)));
-    d = larger(d, magnitude_of(load<VF>(y + i + 3 * kLanes)));
-  }
-  for (; i < count; i += kLanes) a = larger(a, magnitude_of(load_part<VF>(y + i, static_cast<int>(min_of<std::int64_t>(kLanes, count - i)))));
-  a = larger(larger(a, b), larger(c, d));
-  std::int32_t lanes[kLanes], result = 0;
-  store(lanes, a);
-  for (int lane = 0; lane < kLanes; ++lane) result = max_of(result, lanes[lane]);
-  return result;
+template <int kDistance, int... kLane>
+inline VI exchanged(VI value, std::integer_sequence<int, kLane...>) {
+  return __builtin_shufflevector(value, value, (kLane ^ kDistance)...);
 }
 
+/// The largest lane.
+template <int kDistance = kLanes / 2>
+inline std::int32_t largest_lane(VI value) {
+  if constexpr (kDistance == 0) return value[0];
+  else return largest_lane<kDistance / 2>(larger(value, exchanged<kDistance>(value, std::make_integer_sequence<int, kLanes>())));
+}
+
+/// Codes of columns [begin, end) of y, which share a scale.
 template <typename Codes>
-inline bool finish_row_as(const FusedFinish& finish, const float* y) {
+inline void encode_block(const FusedFinish& finish, const Codes& encode, const float* y, std::int64_t begin, std::int64_t end, float scale) {
+  constexpr int kVectors = 64 / kLanes;
+  const Divisor divide(scale);
+  std::int64_t i = begin;
+  for (; i + 64 <= end; i += 64) {
+    VU codes[kVectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) codes[v] = encode(divide(load<VF>(y + i + v * kLanes)));
+    write_codes(finish.codes + i, codes, finish.around_caches);
+  }
+  for (; i < end; i += kLanes) {
+    const int n = static_cast<int>(min_of<std::int64_t>(kLanes, end - i));
+    store_part(finish.codes + i, __builtin_convertvector(encode(divide(load_part<VF>(y + i, n))), VByte), n);
+  }
+}
+
+/// Produces a row block by block: y and its largest magnitude, then, while y is in the first-level cache, its codes. False, with y
+/// complete and every NaN the same one, where a value is not finite or a scale beyond 2^-60 .. 2^60.
+template <typename Codes, typename Produce>
+inline bool quantize_produced(const FusedFinish& finish, float* y, const Produce& produce) {
   constexpr int kVectors = 64 / kLanes;
   const Codes encode(*finish.element);
   const char *next = static_cast<const char*>(finish.next[0]), *other = static_cast<const char*>(finish.next[1]);
+  bool usual = true;
   for (std::int64_t begin = 0, block = 0; begin < finish.cols; begin += finish.block, ++block) {
     const std::int64_t end = min_of(finish.cols, begin + finish.block);
-    const std::int32_t amax = largest_of(y + begin, end - begin);
-    if (amax >= kInfinityBits) return false;
-    const float scale = amax == 0 ? 1.0f : __builtin_bit_cast(float, amax) / finish.largest;
-    if (!(scale >= 0x1p-60f && scale <= 0x1p60f)) return false;
-    finish.scales[block] = scale;
-    const Divisor divide(scale);
+    VI largest[2] = {};
     std::int64_t i = begin;
     for (; i + 64 <= end; i += 64) {
       if (next != nullptr)
         for (std::int64_t line = 0; line < finish.next_bytes; ++line) __builtin_prefetch(next + i * finish.next_bytes + line * 64);
       if (other != nullptr)
         for (std::int64_t line = 0; line < finish.next_bytes; ++line) __builtin_prefetch(other + i * finish.next_bytes + line * 64);
-      VU codes[kVectors];
 #pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) codes[v] = encode(divide(load<VF>(y + i + v * kLanes)));
-      write_codes(finish.codes + i, codes, finish.around_caches);
+      for (int v = 0; v < kVectors; ++v) {
+        const VF value = produce(i + v * kLanes, kLanes);
+        store(y + i + v * kLanes, value);
+        largest[v % 2] = larger(largest[v % 2], magnitude_of(value));
+      }
     }
+    const VI lanes = lane_numbers();
     for (; i < end; i += kLanes) {
       const int n = static_cast<int>(min_of<std::int64_t>(kLanes, end - i));
-      store_part(finish.codes + i, __builtin_convertvector(encode(divide(load_part<VF>(y + i, n))), VByte), n);
+      const VF value = produce(i, n);
+      store_part(y + i, value, n);
+      largest[0] = larger(largest[0], lanes < n ? magnitude_of(value) : splat(0));
     }
+    const std::int32_t amax = largest_lane(larger(largest[0], largest[1]));
+    const float scale = amax == 0 ? 1.0f : __builtin_bit_cast(float, amax) / finish.largest;
+    usual = usual && amax < kInfinityBits && scale >= 0x1p-60f && scale <= 0x1p60f;
+    finish.scales[block] = scale;
+    if (usual) encode_block(finish, encode, y, begin, end, scale);
   }
-  return true;
+  if (!usual) for_vectors(finish.cols, [&](std::int64_t i, int n) { finish_part(y + i, load_part<VF>(y + i, n), n); });
+  return usual;
 }
 
-bool fused_finish(const FusedFinish& finish, const float* y) {
-  return finish.element->kind == ElementKind::kInteger ? finish_row_as<Int8Codes>(finish, y) : finish_row_as<Float8Codes>(finish, y);
+/// quantize_produced with the element's encoder.
+struct QuantizeRow {
+  const FusedFinish& finish;
+  float* y;
+  template <typename Produce>
+  bool operator()(const Produce& produce) const {
+    return finish.element->kind == ElementKind::kInteger ? quantize_produced<Int8Codes>(finish, y, produce) : quantize_produced<Float8Codes>(finish, y, produce);
+  }
+};
+
+template <int kType>
+inline bool fused_quantize_typed(const FusedProblem& problem, std::int64_t row, const QuantizeRow& quantize) {
+  const std::int64_t first = row * problem.x_stride, second = row * problem.other_stride;
+  const Values<kType> x{problem.x}, other{problem.other};
+  switch (problem.op) {
+    case FusedOp::kIdentity: return quantize([&](std::int64_t i, int n) { return x.at(first + i, n); });
+    case FusedOp::kLayerNorm: return with_layer_norm<kType>(problem, row, quantize);
+    case FusedOp::kRmsNorm:
+    case FusedOp::kAddRmsNorm: return with_rms_norm<kType>(problem, row, quantize);
+    case FusedOp::kSiluMul: return quantize([&](std::int64_t i, int n) { return silu_of(x.at(first + i, n)) * other.at(second + i, n); });
+    case FusedOp::kGelu: return quantize([&](std::int64_t i, int n) { return gelu_of(x.at(first + i, n)); });
+    case FusedOp::kGeluTanh: return quantize([&](std::int64_t i, int n) { return gelu_tanh_of(x.at(first + i, n)); });
+  }
+  return false;
+}
+
+bool fused_quantize_row(const FusedProblem& problem, std::int64_t row, const FusedFinish& finish, float* y) {
+  const QuantizeRow quantize{finish, y};
+  switch (problem.dtype) {
+    case DType::kF16: return fused_quantize_typed<1>(problem, row, quantize);
+    case DType::kBf16: return fused_quantize_typed<2>(problem, row, quantize);
+    default: return fused_quantize_typed<0>(problem, row, quantize);
+  }
 }

@@ -1,97 +1,154 @@
-// Panels of 8-, 4- or 2-bit integers x 8-bit activations: exact int32. Included in a leaf's namespace after matmul_float.inl.
+// Panels of integers of 8, 4, 3, 2 or 1 bits x 8-bit activations: exact int32. Included in a leaf's namespace after matmul_decode.inl.
 //   sum (x - zx)(w - zw) = sum x w - zw sum x - zx sum w + k zx zw
-// with x signed bytes and w the stored, unsigned codes: the first sum is the dot product, sum x comes with the packed row, sum w with
-// the prepared weight; a leaf whose dot product takes signed weights subtracts kDotOffset from them, and zw with it. int32 may wrap on the way; the corrected sum fits (accepts_integer), so it is exact.
+// with x signed bytes and w the stored, unsigned codes (twice the bit of int1, whose zw is 1): the first sum is the dot product, sum x
+// comes with the packed row, sum w with the prepared weight. A leaf whose dot product takes signed weights subtracts kDotOffset from
+// them, and from zw. Sums start at -zw sum x where zw is one number. int32 may wrap on the way; the corrected sum fits (accepts_integer).
 //   up to four tiles of rows: codes are widened to bytes in registers; bound by the memory that holds the weight.
-//   more rows:              a panel is widened once into the second-level cache; bound by the dot product instruction.
+//   more rows:                a panel is widened once into the second-level cache; bound by the dot product instruction.
 // Meaning: reference/matmul.cc, bit for bit.
 
 constexpr std::int64_t kIntegerRows = 384;  // of a tile of y
 
-/// What a segment's sums become where scales vary along k and activations have no zero point:
-///   values[r] = fma(float(sums[r] - zero * x_sums[r]), scale * x_scales[r], values[r])
-struct Promotion {
-  const cpu::IntegerTask* task;
-  const void* scales;
-  const std::uint8_t* zero_points;  // of this segment's block, or null: task->w_zero
-  std::int64_t first_scale;
-  const std::int32_t* const* x_sums;
-  const float* const* x_scales;
-  float* values;
+/// What becomes of the sums of a segment of k.
+enum class DotEnd {
+  kStore,       // sums[r] = sum
+  kAccumulate,  // values[r] = fma(float(sum), varying scales, values[r])
+  kFinish,      // values[r] = float(sum) * (x scale * w scale) + bias
 };
 
-template <int kRows, int kFirstPart>
-[[gnu::always_inline]] inline void promote(const I (&sum)[kRows][kTileParts], const Promotion& to) {
-  for (int p = 0; p < kTileParts; ++p) {
-    const int column = (kFirstPart + p) * kPart;
-    const F scale = to.task->w_varies ? load_scales(to.task->scales, to.scales, to.first_scale + column) : set(1.0f);
-    const I stored = to.zero_points != nullptr ? widen_bytes(to.zero_points + column) : set_lanes(static_cast<std::uint32_t>(to.task->w_zero));
-    const I zero = kDotOffset == 0 ? stored : minus_product(stored, set_lanes(1), kDotOffset);
-    for (int r = 0; r < kRows; ++r) {
-      const F factor = to.task->x_varies ? mul(scale, broadcast(to.x_scales[r])) : scale;
-      float* value = to.values + r * kLanes + column;
-      store(value, fma(to_float(minus_product(sum[r][p], zero, *to.x_sums[r])), factor, load(value)));
+/// The places that a segment's sums meet; zero_points where every column has its own, bias where there is one.
+struct Segment {
+  DotEnd end = DotEnd::kStore;
+  const cpu::IntegerTask* task = nullptr;
+  const void* scales = nullptr;
+  std::int64_t first_scale = 0;
+  const std::uint8_t* zero_points = nullptr;
+  const std::int32_t* const* x_sums = nullptr;
+  const float* const* x_scales = nullptr;
+  const float* bias = nullptr;
+  std::int32_t* sums = nullptr;     // [r][64]
+  float* const* values = nullptr;   // [r]: 64
+};
+
+template <int kRows>
+[[gnu::always_inline]] inline void end_segment(I (&sum)[kRows][kTileParts], const Segment& to, int first) {
+  unroll<0, kTileParts>([&](auto part) __attribute__((always_inline)) {  // sums stay in registers
+    constexpr int p = decltype(part)::value;
+    const int column = first + p * kPart;
+    if (to.zero_points != nullptr) {
+      const I zero = minus_product(widen_bytes(to.zero_points + column), set_lanes(1), static_cast<std::int32_t>(kDotOffset));
+      for (int r = 0; r < kRows; ++r) sum[r][p] = minus_product(sum[r][p], zero, *to.x_sums[r]);
     }
-  }
+    if (to.end == DotEnd::kStore) {
+      for (int r = 0; r < kRows; ++r) store_lanes(to.sums + r * kLanes + column, sum[r][p]);
+    } else if (to.end == DotEnd::kAccumulate) {
+      const F scale = to.task->w_varies ? load_scales(to.task->scales, to.scales, to.first_scale + column) : set(1.0f);
+      for (int r = 0; r < kRows; ++r) {
+        const F factor = to.task->x_varies ? mul(scale, broadcast(to.x_scales[r])) : scale;
+        store(to.values[r] + column, fma(to_float(sum[r][p]), factor, load(to.values[r] + column)));
+      }
+    } else {
+      const F scale = load_scales(to.task->scales, to.scales, to.first_scale + column);
+      for (int r = 0; r < kRows; ++r) {
+        const F value = mul(to_float(sum[r][p]), mul(broadcast(to.x_scales[r]), scale));
+        store(to.values[r] + column, to.bias != nullptr ? plus(value, load(to.bias + column)) : value);
+      }
+    }
+  });
 }
 
-#ifndef NARROW_OWN_DOT_TILE
-/// Over groups [begin, end) for kRows rows: sums[r][part], or their promotion where it is asked for.
-template <int kBits, int kRows, int kFirstPart>
-void dot_parts(const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x, std::int32_t* sums, const Promotion* to) {
-  constexpr int kSteps = 8 / kBits;
-  I sum[kRows][kTileParts];
-  for (int r = 0; r < kRows; ++r)
-    for (int p = 0; p < kTileParts; ++p) sum[r][p] = set_lanes(0);
-  const I mask = set_lanes(kBits == 8 ? ~0u : (kBits == 4 ? 0x0F0F0F0Fu : 0x03030303u));
-  const std::int8_t* rows[kRows];
-  for (int r = 0; r < kRows; ++r) rows[r] = x[r];
-  for (std::int64_t group = begin; group < end; ++group) {
-    const std::byte* codes = panel + group * (kBits * kVectorBytes) + kFirstPart * kPart * 4;
-    const std::int64_t k = group * 32;
-    if constexpr (kRows <= 2)
-      for (int line = 0; line < kBits * kTileParts; ++line) __builtin_prefetch(codes + kPrefetchBytes + line * 64);
-    unroll<0, kBits>([&](auto vector) __attribute__((always_inline)) {
-      constexpr int v = decltype(vector)::value;
-      I lanes[kTileParts];
-      for (int p = 0; p < kTileParts; ++p) lanes[p] = load_lanes(codes + v * kVectorBytes + p * kPart * 4);
-      unroll<0, kSteps>([&](auto step) __attribute__((always_inline)) {
-        constexpr int j = decltype(step)::value;
-        DotWeight w[kTileParts];
-        for (int p = 0; p < kTileParts; ++p) w[p] = dot_weight(kBits == 8 ? lanes[p] : bit_and(shift_right<kBits * j>(lanes[p]), mask));
-        for (int r = 0; r < kRows; ++r) {
-          const DotActivation a = dot_activation(rows[r] + k + (v * kSteps + j) * 4);
-          for (int p = 0; p < kTileParts; ++p) sum[r][p] = dot(sum[r][p], w[p], a);
-        }
+/// The codes of step j of a lane as bytes; twice the bit where codes have one.
+template <int kBits, int j>
+[[gnu::always_inline]] inline I code_bytes(I lanes) {
+  if constexpr (kBits == 8) return lanes;
+  const I mask = set_lanes(kBits == 4 ? 0x0F0F0F0Fu : (kBits == 2 ? 0x03030303u : 0x02020202u));
+  if constexpr (kBits > 1) return bit_and(shift_right<kBits * j>(lanes), mask);
+  if constexpr (j == 0) return bit_and(shift_left<1>(lanes), mask);
+  return bit_and(shift_right<(j > 0 ? j - 1 : 0)>(lanes), mask);
+}
+
+/// Register tiles of vectors: kTileParts x kDotRows.
+struct VectorTile {
+  static constexpr int kRows = kDotRows;
+  static constexpr bool kEnds = true;  // takes a segment to any end
+
+  template <int kBits, int kCount>
+  static void parts(const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x, const std::int32_t* starts, const Segment& to,
+                    int first) {
+    constexpr int kSteps = 8 / kBits;
+    I sum[kCount][kTileParts];
+    if constexpr (kDotLoop && kBits == 8 && kCount == kDotRows) {
+      dot_loop(panel + begin * (8 * kVectorBytes), x, begin * 32, end * 32, starts, sum);
+      return end_segment<kCount>(sum, to, first);
+    }
+    const std::int8_t* rows[kCount];
+    for (int r = 0; r < kCount; ++r) {
+      rows[r] = x[r];
+      for (int p = 0; p < kTileParts; ++p) sum[r][p] = set_lanes(static_cast<std::uint32_t>(starts[r]));
+    }
+    for (std::int64_t group = begin; group < end; ++group) {
+      const std::byte* codes = panel + group * (kBits * kVectorBytes) + first * 4;
+      const std::int64_t k = group * 32;
+      constexpr std::int64_t kAhead = kCount <= 2 ? kPrefetchBytes : kTilePrefetchBytes;
+      if constexpr (kAhead > 0)
+        for (int line = 0; line < kBits * kTileParts; ++line) __builtin_prefetch(codes + kAhead + line * 64, 0, kCount <= 2 ? 2 : 3);
+      unroll<0, kBits>([&](auto vector) __attribute__((always_inline)) {
+        constexpr int v = decltype(vector)::value;
+        I lanes[kTileParts];
+        for (int p = 0; p < kTileParts; ++p) lanes[p] = load_lanes(codes + v * kVectorBytes + p * kPart * 4);
+        unroll<0, kSteps>([&](auto step) __attribute__((always_inline)) {
+          constexpr int j = decltype(step)::value;
+          DotWeight w[kTileParts];
+          for (int p = 0; p < kTileParts; ++p) w[p] = dot_weight(code_bytes<kBits, j>(lanes[p]));
+          for (int r = 0; r < kCount; ++r) {
+            const DotActivation a = dot_activation(rows[r] + k + (v * kSteps + j) * 4);
+            for (int p = 0; p < kTileParts; ++p) sum[r][p] = dot(sum[r][p], w[p], a);
+          }
+        });
       });
-    });
+    }
+    end_segment<kCount>(sum, to, first);
   }
-  if (to != nullptr) return promote<kRows, kFirstPart>(sum, *to);
-  for (int r = 0; r < kRows; ++r)
-    for (int p = 0; p < kTileParts; ++p) store_lanes(sums + r * kLanes + (kFirstPart + p) * kPart, sum[r][p]);
-}
 
-template <int kBits, int kRows>
-void dot_tile(int rows, const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x, std::int32_t* sums,
-              const Promotion* to) {
-  if constexpr (kRows > 1)
-    if (rows < kRows) return dot_tile<kBits, kRows - 1>(rows, panel, begin, end, x, sums, to);
-  unroll<0, kParts / kTileParts>([&](auto part) { dot_parts<kBits, kRows, decltype(part)::value * kTileParts>(panel, begin, end, x, sums, to); });
-}
-#endif
+  /// Over groups [begin, end) for `rows` rows, whose sums start at `starts`.
+  template <int kBits, int kCount = kRows>
+  static void run(int rows, const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x, const std::int32_t* starts, const Segment& to) {
+    if constexpr (kCount > 1)
+      if (rows < kCount) return run<kBits, kCount - 1>(rows, panel, begin, end, x, starts, to);
+    for (int first = 0; first < kLanes; first += kTileParts * kPart) parts<kBits, kCount>(panel, begin, end, x, starts, to, first);
+  }
+};
 
 /// A panel's codes as bytes, in the order of the packed activations.
 template <int kBits>
 void widen_panel(const std::byte* panel, std::int64_t groups, std::byte* bytes) {
-  constexpr int kSteps = 8 / kBits;
-  const I mask = set_lanes(kBits == 4 ? 0x0F0F0F0Fu : 0x03030303u);
-  for (std::int64_t vector = 0; vector < groups * kBits; ++vector)
+  for (std::int64_t group = 0; group < groups; ++group)
     for (int p = 0; p < kParts; ++p) {
-      const I lanes = load_lanes(panel + vector * kVectorBytes + p * kPart * 4);
-      unroll<0, kSteps>([&](auto step) __attribute__((always_inline)) {
-        constexpr int j = decltype(step)::value;
-        store_lanes(bytes + (vector * kSteps + j) * kVectorBytes + p * kPart * 4, bit_and(shift_right<kBits * j>(lanes), mask));
-      });
+      const std::byte* from = panel + group * (kBits * kVectorBytes) + p * kPart * 4;
+      std::byte* to = bytes + group * (8 * kVectorBytes) + p * kPart * 4;
+      if constexpr (kBits == 3) {  // a word holds one code at a time: bytes k, k + 1, k + 16, k + 17
+        I words[16];
+        SpareCodes<3> spare;
+        unroll<0, 3>([&](auto vector) __attribute__((always_inline)) {
+          constexpr int v = decltype(vector)::value;
+          const I lanes = load_lanes(from + v * kVectorBytes);
+          unroll<0, 5>([&](auto slot) __attribute__((always_inline)) { words[v * 5 + decltype(slot)::value] = shift_right<3 * decltype(slot)::value>(lanes); });
+          spare.template take<v>(lanes);
+        });
+        words[15] = spare.first;
+        const I even = set_lanes(0x00070007u), odd = set_lanes(0x07000700u);
+        for (int t = 0; t < 8; ++t) store_lanes(to + t * kVectorBytes, and_or(words[2 * t], even, bit_and(shift_left<8>(words[2 * t + 1]), odd)));
+      } else {
+        constexpr int kSteps = 8 / kBits;
+        unroll<0, kBits>([&](auto vector) __attribute__((always_inline)) {
+          constexpr int v = decltype(vector)::value;
+          const I lanes = load_lanes(from + v * kVectorBytes);
+          unroll<0, kSteps>([&](auto step) __attribute__((always_inline)) {
+            constexpr int j = decltype(step)::value;
+            store_lanes(to + (v * kSteps + j) * kVectorBytes, code_bytes<kBits, j>(lanes));
+          });
+        });
+      }
     }
 }
 
@@ -151,67 +208,99 @@ inline void store_sums(const MatmulEpilogue& epilogue, std::int64_t m, const Mat
   for (std::int64_t i = 0; i < part.n_end - part.n_begin; ++i) y[i] = sums[i];
 }
 
-template <int kBits>
+/// Whether y is the scaled sum and a bias: such rows of 64 are written where they are made.
+inline bool is_plain(const MatmulEpilogue& epilogue) {
+  return epilogue.out == DType::kF32 && epilogue.activation == Activation::kNone && epilogue.residual == nullptr;
+}
+
+/// Scratch: sums and values of a tile of rows, then the widened panel.
+template <typename Tile, int kBits>
 std::size_t integer_scratch_bytes(const MatmulProblem& problem) {
-  const std::size_t sums = kDotRows * kLanes * 8;
+  const std::size_t sums = Tile::kRows * kLanes * 8;
   return sums + (kBits == 8 ? 0 : static_cast<std::size_t>((problem.k + 31) / 32 * 32 * kLanes));
 }
 
-/// One tile of rows against one panel, whose codes are kCodeBits wide.
-template <int kCodeBits>
-void integer_rows(const MatmulProblem& problem, const MatmulTile& part, const std::byte* packed, const std::byte* codes, const IntegerPanel& panel,
-                  std::int64_t first_row, int rows, std::byte* scratch) {
-  const auto& task = *reinterpret_cast<const cpu::IntegerTask*>(packed);
-  const auto* x = reinterpret_cast<const std::int8_t*>(packed + task.x_offset);
-  const auto* x_sums = reinterpret_cast<const std::int32_t*>(packed + task.sums_offset);
-  const auto* x_scales = reinterpret_cast<const float*>(packed + task.x_scales_offset);
-  const auto* x_zeros = reinterpret_cast<const std::int32_t*>(packed + task.x_zeros_offset);
-  auto* sums = reinterpret_cast<std::int32_t*>(scratch);
-  auto* values = reinterpret_cast<float*>(scratch + kDotRows * kLanes * 4);
-  const bool varies = task.x_varies || task.w_varies;
-  const std::int8_t* pointers[kDotRows];
-  for (int r = 0; r < kDotRows; ++r) pointers[r] = x + (first_row + (r < rows ? r : 0)) * task.x_stride;
-  if (varies)
-    for (int i = 0; i < rows * kLanes; ++i) values[i] = 0.0f;
+/// Rows of packed activations and of y for one tile of rows against one panel.
+template <typename Tile, int kCodeBits>
+struct IntegerRows {
+  const MatmulProblem& problem;
+  const MatmulTile& part;
+  const std::byte* packed;
+  const std::byte* codes;        // kCodeBits wide
+  const IntegerPanel& panel;
+  std::int32_t* sums;            // [kRows][64]
+  float* values;                 // [kRows][64]
 
-  for (std::int64_t segment = 0; segment < task.segments; ++segment) {
-    const std::int64_t begin = segment * task.segment_groups;
-    const std::int64_t end = begin + task.segment_groups < task.groups ? begin + task.segment_groups : task.groups;
-    if (varies && !task.x_has_zeros) {
-      const std::int32_t* row_sums[kDotRows];
-      const float* row_scales[kDotRows];
-      for (int r = 0; r < kDotRows; ++r) {
-        const std::int64_t m = first_row + (r < rows ? r : 0);
-        row_sums[r] = x_sums + m * task.segments + segment;
-        row_scales[r] = x_scales + m * task.x_blocks + segment / task.segments_per_x_block;
-      }
+  void run(std::int64_t first_row, int rows) const {
+    const auto& task = *reinterpret_cast<const cpu::IntegerTask*>(packed);
+    const auto* x = reinterpret_cast<const std::int8_t*>(packed + task.x_offset);
+    const auto* x_sums = reinterpret_cast<const std::int32_t*>(packed + task.sums_offset);
+    const auto* x_scales = reinterpret_cast<const float*>(packed + task.x_scales_offset);
+    const auto* x_zeros = reinterpret_cast<const std::int32_t*>(packed + task.x_zeros_offset);
+    const bool varies = task.x_varies || task.w_varies, as_sums = problem.epilogue.out == DType::kI32;
+    const bool ends = Tile::kEnds && !task.x_has_zeros;  // else rows are corrected one by one
+    const bool direct = ends && !varies && is_plain(problem.epilogue) && part.n_end - part.n_begin == kLanes;
+    const std::int8_t* pointers[Tile::kRows];
+    const std::int32_t* row_sums[Tile::kRows];
+    const float* row_scales[Tile::kRows];
+    float* row_values[Tile::kRows];
+    std::int32_t starts[Tile::kRows];
+    const auto row_of = [&](int r) { return first_row + (r < rows ? r : 0); };
+    for (int r = 0; r < Tile::kRows; ++r) {
+      pointers[r] = x + row_of(r) * task.x_stride;
+      starts[r] = 0;
+      row_values[r] = direct ? static_cast<float*>(problem.epilogue.y) + row_of(r) * problem.epilogue.y_stride + part.n_begin : values + r * kLanes;
+    }
+    if (varies)
+      for (int i = 0; i < rows * kLanes; ++i) values[i] = 0.0f;
+
+    for (std::int64_t segment = 0; segment < task.segments; ++segment) {
+      const std::int64_t begin = segment * task.segment_groups;
+      const std::int64_t end = begin + task.segment_groups < task.groups ? begin + task.segment_groups : task.groups;
       const std::int64_t block = segment / task.segments_per_w_block * kLanes;
-      const Promotion to{&task, problem.w.scales, task.w_has_zeros ? panel.zero_points + block : nullptr, panel.first_scale + block, row_sums, row_scales, values};
-      dot_tile<kCodeBits, kDotRows>(rows, codes, begin, end, pointers, sums, &to);
-      continue;
+      Segment to;
+      to.sums = sums;
+      if (ends) {
+        for (int r = 0; r < Tile::kRows; ++r) {
+          row_sums[r] = x_sums + row_of(r) * task.segments + segment;
+          row_scales[r] = x_scales + row_of(r) * task.x_blocks + segment / task.segments_per_x_block;
+          if (!task.w_has_zeros) starts[r] = static_cast<std::int32_t>((kDotOffset - static_cast<std::uint32_t>(task.w_zero)) * static_cast<std::uint32_t>(*row_sums[r]));
+        }
+        to.end = as_sums ? DotEnd::kStore : (varies ? DotEnd::kAccumulate : DotEnd::kFinish);
+        to.task = &task;
+        to.scales = problem.w.scales;
+        to.first_scale = panel.first_scale + block;
+        to.zero_points = task.w_has_zeros ? panel.zero_points + block : nullptr;
+        to.x_sums = row_sums;
+        to.x_scales = row_scales;
+        to.bias = direct && problem.epilogue.bias != nullptr ? problem.epilogue.bias + part.n_begin : nullptr;
+        to.values = row_values;
+      }
+      Tile::template run<kCodeBits>(rows, codes, begin, end, pointers, starts, to);
+      if (ends) continue;
+      for (int r = 0; r < rows; ++r) {
+        const std::int64_t m = first_row + r, x_block = m * task.x_blocks + segment / task.segments_per_x_block;
+        correct_row(task, panel, segment, x_sums[m * task.segments + segment], x_zeros[x_block], sums + r * kLanes);
+        if (varies) promote_row(task, problem.w.scales, panel, segment, x_scales[x_block], sums + r * kLanes, values + r * kLanes);
+      }
     }
-    dot_tile<kCodeBits, kDotRows>(rows, codes, begin, end, pointers, sums, nullptr);
+    if (direct) return;
     for (int r = 0; r < rows; ++r) {
-      const std::int64_t m = first_row + r, x_block = m * task.x_blocks + segment / task.segments_per_x_block;
-      correct_row(task, panel, segment, x_sums[m * task.segments + segment], x_zeros[x_block], sums + r * kLanes);
-      if (varies) promote_row(task, problem.w.scales, panel, segment, x_scales[x_block], sums + r * kLanes, values + r * kLanes);
+      const std::int64_t m = first_row + r;
+      float* row = values + r * kLanes;
+      if (as_sums) {
+        store_sums(problem.epilogue, m, part, sums + r * kLanes);
+        continue;
+      }
+      if (!varies && !ends)
+        for (int p = 0; p < kParts; ++p) store(row + p * kPart, to_float(load_lanes(sums + r * kLanes + p * kPart)));
+      if (varies || !ends) scale_row(task, problem.w.scales, panel, x_scales[m * task.x_blocks], row);
+      finish_row(problem.epilogue, m, part.n_begin, static_cast<int>(part.n_end - part.n_begin), row);
     }
   }
-  for (int r = 0; r < rows; ++r) {
-    const std::int64_t m = first_row + r;
-    if (problem.epilogue.out == DType::kI32) {
-      store_sums(problem.epilogue, m, part, sums + r * kLanes);
-      continue;
-    }
-    float* row = values + r * kLanes;
-    if (!varies)
-      for (int p = 0; p < kParts; ++p) store(row + p * kPart, to_float(load_lanes(sums + r * kLanes + p * kPart)));
-    scale_row(task, problem.w.scales, panel, x_scales[m * task.x_blocks], row);
-    finish_row(problem.epilogue, m, part.n_begin, static_cast<int>(part.n_end - part.n_begin), row);
-  }
-}
+};
 
-template <int kBits>
+template <typename Tile, int kBits>
 void integer_run(const MatmulProblem& problem, const MatmulTile& part, const std::byte* packed, std::byte* scratch) {
   const auto& task = *reinterpret_cast<const cpu::IntegerTask*>(packed);
   const std::int64_t index = part.n_begin / kLanes;
@@ -220,19 +309,21 @@ void integer_run(const MatmulProblem& problem, const MatmulTile& part, const std
   panel.first_scale = index * task.scales.blocks * kLanes;
   panel.zero_points = problem.w.zero_points + (task.w_has_zeros ? panel.first_scale : 0);
   panel.sums = problem.w.sums + panel.first_scale;
-  const bool widened = kBits < 8 && part.m_end - part.m_begin > 4 * kDotRows;
+  auto* sums = reinterpret_cast<std::int32_t*>(scratch);
+  auto* values = reinterpret_cast<float*>(scratch + Tile::kRows * kLanes * 4);
+  const auto run_rows = [&](const auto& rows) {
+    for (std::int64_t row = part.m_begin; row < part.m_end;) {
+      const std::int64_t left = part.m_end - row;  // a tile and one or two rows more are better as halves: each reads the whole panel
+      const std::int64_t count = left <= Tile::kRows ? left : (left <= Tile::kRows + 2 ? (left + 1) / 2 : Tile::kRows);
+      rows.run(row, static_cast<int>(count));
+      row += count;
+    }
+  };
   if constexpr (kBits < 8)
-    if (widened) {
-      std::byte* bytes = scratch + kDotRows * kLanes * 8;
+    if (kBits == 3 || part.m_end - part.m_begin > 4 * Tile::kRows) {
+      std::byte* bytes = scratch + Tile::kRows * kLanes * 8;
       widen_panel<kBits>(codes, task.groups, bytes);
-      codes = bytes;
+      return run_rows(IntegerRows<Tile, 8>{problem, part, packed, bytes, panel, sums, values});
     }
-  for (std::int64_t row = part.m_begin; row < part.m_end; row += kDotRows) {
-    const int rows = static_cast<int>(part.m_end - row < kDotRows ? part.m_end - row : kDotRows);
-    if (widened) {
-      integer_rows<8>(problem, part, packed, codes, panel, row, rows, scratch);
-    } else {
-      integer_rows<kBits>(problem, part, packed, codes, panel, row, rows, scratch);
-    }
-  }
+  if constexpr (kBits != 3) run_rows(IntegerRows<Tile, kBits>{problem, part, packed, codes, panel, sums, values});
 }

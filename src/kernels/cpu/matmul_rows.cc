@@ -7,7 +7,7 @@ namespace narrow::cpu {
 namespace {
 
 /// A weight-only row takes one width and kind of stored code.
-enum class Class { kFp32, kFloat, kInteger, kTable, kTableZero };
+enum class Class { kFp32, kFloat, kInteger, kCode, kCodeZero };
 
 template <Class kClass, int kBits>
 bool accepts_weight(const MatmulProblem& problem) {
@@ -17,9 +17,9 @@ bool accepts_weight(const MatmulProblem& problem) {
   switch (kClass) {
     case Class::kFp32: return true;
     case Class::kFloat: return element.is_float();
-    case Class::kInteger: return element.is_integer();
-    case Class::kTable: return !problem.w.scheme.asymmetric;
-    case Class::kTableZero: return problem.w.scheme.asymmetric;
+    case Class::kInteger: return element.is_integer() && (kBits == 8 || !problem.w.scheme.asymmetric);
+    case Class::kCode: return !problem.w.scheme.asymmetric;
+    case Class::kCodeZero: return problem.w.scheme.asymmetric;
   }
   return false;
 }
@@ -42,21 +42,25 @@ void append_rows(std::vector<MatmulKernel>& rows, Isa isa, const MatmulNames& na
   };
   constexpr const char* kDot = "8-bit integer activations, scales per row, tensor or 32 i along k, and panels of integer weights of its width";
   dot(names.dot8, kDot, accepts_dot<8>, bodies.dot8_scratch, bodies.dot8);
-  dot(names.dot4, kDot, accepts_dot<4>, bodies.dot4_scratch, bodies.dot4);
-  dot(names.dot2, kDot, accepts_dot<2>, bodies.dot2_scratch, bodies.dot2);
+  dot(names.dot4, kDot, accepts_dot<4>, bodies.dot_scratch, bodies.dot4);
+  dot(names.dot3, kDot, accepts_dot<3>, bodies.dot_scratch, bodies.dot3);
+  dot(names.dot2, kDot, accepts_dot<2>, bodies.dot_scratch, bodies.dot2);
+  dot(names.dot1, kDot, accepts_dot<1>, bodies.dot_scratch, bodies.dot1);
   weight(names.fp32, "any activations and panels of fp32", accepts_weight<Class::kFp32, 32>, bodies.fp32);
   weight(names.float16, "any activations and panels of 9- to 16-bit floats", accepts_weight<Class::kFloat, 16>, bodies.float16);
   weight(names.float8, "any activations and panels of 7- and 8-bit floats", accepts_weight<Class::kFloat, 8>, bodies.float8);
   weight(names.int8, "float activations and panels of 8-bit integers", accepts_weight<Class::kInteger, 8>, bodies.int8);
-  weight(names.float6, "any activations and panels of 6-bit floats", accepts_weight<Class::kFloat, 6>, bodies.float6);
-  weight(names.code5, "any activations and panels of 5-bit codes", accepts_weight<Class::kTable, 5>, bodies.code5);
-  weight(names.code4, "float activations and panels of 4-bit codes", accepts_weight<Class::kTable, 4>, bodies.code4);
-  weight(names.code4_zero, "float activations and panels of 4-bit codes with zero points", accepts_weight<Class::kTableZero, 4>, bodies.code4_zero);
-  weight(names.code3, "float activations and panels of 3-bit codes", accepts_weight<Class::kTable, 3>, bodies.code3);
-  weight(names.code3_zero, "float activations and panels of 3-bit codes with zero points", accepts_weight<Class::kTableZero, 3>, bodies.code3_zero);
-  weight(names.code2, "float activations and panels of 2-bit codes", accepts_weight<Class::kTable, 2>, bodies.code2);
-  weight(names.code2_zero, "float activations and panels of 2-bit codes with zero points", accepts_weight<Class::kTableZero, 2>, bodies.code2_zero);
-  weight(names.code1, "float activations and panels of 1-bit codes", accepts_weight<Class::kTable, 1>, bodies.code1);
+  weight(names.float6, "any activations and panels of 6-bit codes", accepts_weight<Class::kCode, 6>, bodies.float6);
+  weight(names.code5, "any activations and panels of 5-bit codes", accepts_weight<Class::kCode, 5>, bodies.code5);
+  weight(names.int4, "float activations and panels of symmetric 4-bit integers", accepts_weight<Class::kInteger, 4>, bodies.int4);
+  weight(names.int3, "float activations and panels of symmetric 3-bit integers", accepts_weight<Class::kInteger, 3>, bodies.int3);
+  weight(names.code4, "float activations and panels of 4-bit codes", accepts_weight<Class::kCode, 4>, bodies.code4);
+  weight(names.code4_zero, "float activations and panels of 4-bit codes with zero points", accepts_weight<Class::kCodeZero, 4>, bodies.code4_zero);
+  weight(names.code3, "float activations and panels of 3-bit codes", accepts_weight<Class::kCode, 3>, bodies.code3);
+  weight(names.code3_zero, "float activations and panels of 3-bit codes with zero points", accepts_weight<Class::kCodeZero, 3>, bodies.code3_zero);
+  weight(names.code2, "float activations and panels of 2-bit codes", accepts_weight<Class::kCode, 2>, bodies.code2);
+  weight(names.code2_zero, "float activations and panels of 2-bit codes with zero points", accepts_weight<Class::kCodeZero, 2>, bodies.code2_zero);
+  weight(names.code1, "float activations and panels of 1-bit codes", accepts_weight<Class::kCode, 1>, bodies.code1);
 }
 
 }  // namespace narrow::cpu

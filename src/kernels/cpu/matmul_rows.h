@@ -10,40 +10,23 @@ namespace narrow::cpu {
 using MatmulRun = void (*)(const MatmulProblem&, const MatmulTile&, const std::byte* packed, std::byte* scratch);
 using MatmulScratch = std::size_t (*)(const MatmulProblem&);
 
+/// Null: the instruction set has no such body. matmul_bodies.inl fills it.
 struct MatmulBodies {
-  MatmulRun fp32, float16, float8, float6, int8;
-  MatmulRun code5, code4, code3, code2, code1;
-  MatmulRun code4_zero, code3_zero, code2_zero;
-  MatmulScratch float_scratch;
-  std::int64_t float_rows;
-  MatmulRun dot8, dot4, dot2;
-  MatmulScratch dot8_scratch, dot4_scratch, dot2_scratch;
-  std::int64_t dot_rows;
+  MatmulRun fp32 = nullptr, float16 = nullptr, float8 = nullptr, float6 = nullptr, int8 = nullptr;
+  MatmulRun int4 = nullptr, int3 = nullptr, code5 = nullptr, code4 = nullptr, code3 = nullptr, code2 = nullptr, code1 = nullptr;
+  MatmulRun code4_zero = nullptr, code3_zero = nullptr, code2_zero = nullptr;
+  MatmulScratch float_scratch = nullptr;
+  std::int64_t float_rows = 0;
+  MatmulRun dot8 = nullptr, dot4 = nullptr, dot3 = nullptr, dot2 = nullptr, dot1 = nullptr;
+  MatmulScratch dot8_scratch = nullptr, dot_scratch = nullptr;
+  std::int64_t dot_rows = 0;
 };
-
-/// The members in order, from the templates of matmul_float.inl and matmul_integer.inl.
-#define NARROW_MATMUL_BODIES                                                                                                       \
-  {                                                                                                                                \
-    float_run<Fp32Decoder>, float_run<FloatDecoder<16>>, float_run<FloatDecoder<8>>, float_run<FloatDecoder<6>>,                   \
-        float_run<Int8Decoder>, float_run<TableDecoder<5>>, float_run<TableDecoder<4>>, float_run<TableDecoder<3>>,                \
-        float_run<TableDecoder<2>>, float_run<TableDecoder<1>>, float_run<TableDecoder<4, true>>, float_run<TableDecoder<3, true>>, \
-        float_run<TableDecoder<2, true>>, float_scratch_bytes, kFloatRows, integer_run<8>, integer_run<4>, integer_run<2>,         \
-        integer_scratch_bytes<8>, integer_scratch_bytes<4>, integer_scratch_bytes<2>, kIntegerRows                                  \
-  }
-
-/// The integer members alone, of instruction sets that add nothing to the float ones.
-#define NARROW_MATMUL_DOT_BODIES                                                                                             \
-  {                                                                                                                          \
-    nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,     \
-        float_scratch_bytes, kFloatRows, integer_run<8>, integer_run<4>, integer_run<2>, integer_scratch_bytes<8>,           \
-        integer_scratch_bytes<4>, integer_scratch_bytes<2>, kIntegerRows                                                      \
-  }
 
 /// Appends the rows of one instruction set, best first. Names are literals: one array per set.
 struct MatmulNames {
-  const char *dot8 = nullptr, *dot4 = nullptr, *dot2 = nullptr;
-  const char *fp32 = nullptr, *float16 = nullptr, *float8 = nullptr, *float6 = nullptr, *int8 = nullptr, *code5 = nullptr, *code4 = nullptr;
-  const char *code3 = nullptr, *code2 = nullptr, *code1 = nullptr, *code4_zero = nullptr, *code3_zero = nullptr, *code2_zero = nullptr;
+  const char *dot8 = nullptr, *dot4 = nullptr, *dot3 = nullptr, *dot2 = nullptr, *dot1 = nullptr;
+  const char *fp32 = nullptr, *float16 = nullptr, *float8 = nullptr, *float6 = nullptr, *int8 = nullptr, *int4 = nullptr, *int3 = nullptr;
+  const char *code5 = nullptr, *code4 = nullptr, *code3 = nullptr, *code2 = nullptr, *code1 = nullptr, *code4_zero = nullptr, *code3_zero = nullptr, *code2_zero = nullptr;
 };
 void append_rows(std::vector<MatmulKernel>& rows, Isa isa, const MatmulNames& names, const MatmulBodies& bodies);
 

@@ -60,12 +60,34 @@ FloatTask float_task(const MatmulProblem& problem) {
     task.mask = 0x80000000u | (((1u << (23 + element.exponent_bits)) - 1u) & ~((1u << (23 - element.mantissa_bits)) - 1u));
     task.factor = static_cast<float>(power_of_two(127 - element.bias));
   }
-  if (element.bits <= 5)
-    for (std::uint32_t i = 0; i < 32; ++i) {
-      const std::uint32_t code = panels::from_stored(element, i & (element.code_count() - 1u));
-      task.table[i] = decode(element, code);
+  if (element.bits <= 6)
+    for (std::uint32_t i = 0; i < 64; ++i) {
+      const float value = decode(element, panels::from_stored(element, i & (element.code_count() - 1u)));
+      if (i < 32) task.table[i] = value;
+      task.words[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
     }
+  if (problem.m == 1 && element.bits <= 2 && !problem.w.scheme.asymmetric)
+    task.tables_offset = task.x_offset + align64(problem.m * task.x_stride * 4);
   return task;
+}
+
+/// The tables of float_pack, of `bits`-bit codes with the values task.table: low two bits choose among four sums, high two among four.
+void pack_tables(const FloatTask& task, int bits, const float* x, float* tables) {
+  const float* v = task.table;
+  const int codes = 4 / bits, per_word = 16 / bits;
+  const auto four_sums = [&](const float* part, float* sums) {
+    for (int c = 0; c < 4; ++c) sums[c] = bits == 2 ? v[c] * part[0] : v[c & 1] * part[0] + v[c >> 1] * part[1];
+  };
+  for (std::int64_t group = 0; group < task.groups; ++group)
+    for (int vector = 0; vector < bits; ++vector)
+      for (int nibble = 0; nibble < 8; ++nibble, tables += 16) {
+        const float* part = x + group * kGroup + nibble / 4 * 16 + vector * per_word + nibble % 4 * codes;
+        float low[4], high[4];
+        four_sums(part, low);
+        four_sums(part + codes / 2, high);
+        for (int h = 0; h < 4; ++h)
+          for (int l = 0; l < 4; ++l) tables[4 * h + l] = low[l] + high[h];
+      }
 }
 
 /// fp16 to fp32 without branches, so that compilers vectorise it; Inf and NaN keep their exponent of all ones.
@@ -120,7 +142,8 @@ IntegerTask integer_task(const MatmulProblem& problem) {
   task.x_blocks = task.x_varies ? problem.x.grid.cols : 1;
   task.x_has_zeros = problem.x.scheme.asymmetric;
   task.w_has_zeros = problem.w.scheme.asymmetric;
-  task.w_zero = problem.w.scheme.element.is_signed ? 1 << (problem.w.scheme.element.bits - 1) : 0;
+  const Format& weight = problem.w.scheme.element;
+  task.w_zero = weight.bits == 1 ? 1 : (weight.is_signed ? 1 << (weight.bits - 1) : 0);
   task.sums_offset = align64(sizeof(IntegerTask));
   task.x_scales_offset = task.sums_offset + align64(problem.m * task.segments * 4);
   task.x_zeros_offset = task.x_scales_offset + align64(problem.m * task.x_blocks * 4);
@@ -157,34 +180,44 @@ void flip_signs(std::int8_t* bytes, std::int64_t count) {
   }
 }
 
-/// 4-bit weights: of every 8 bytes the even ones, then the odd ones.
-void reorder_pairs(std::int8_t* row, std::int64_t bytes) {
+/// The k (0..31) of a group that byte `byte` of word `word` holds, in the order in which a decoder of `bits`-bit codes meets them.
+constexpr int k_of_byte(int bits, int word, int byte) {
+  const int half = byte / 2 * 16, odd = byte % 2;
+  if (bits == 3) return half + 2 * word + odd;
+  const int steps = 8 / bits, vector = word / steps, step = word % steps;
+  return half + vector * (16 / bits) + steps * odd + step;
+}
+
+/// 4-bit weights: of the 8 bytes k = 4v..4v+3 and 16+4v..16+4v+3 the even ones, then the odd ones.
+void reorder_pairs(std::int8_t* row, std::int64_t groups) {
   const auto squeeze = [](std::uint64_t x) {
     x &= 0x00FF00FF00FF00FFu;
     x = (x | x >> 8) & 0x0000FFFF0000FFFFu;
     return (x | x >> 16) & 0xFFFFFFFFu;
   };
-  for (std::int64_t i = 0; i < bytes; i += 8) {
-    std::uint64_t word;
-    std::memcpy(&word, row + i, 8);
-    word = squeeze(word) | squeeze(word >> 8) << 32;
-    std::memcpy(row + i, &word, 8);
+  for (std::int64_t group = 0; group < groups; ++group) {
+    std::uint32_t in[8];
+    std::uint64_t out[4];
+    std::memcpy(in, row + group * kGroup, sizeof in);
+    for (int v = 0; v < 4; ++v) {
+      const std::uint64_t both = in[v] | std::uint64_t{in[v + 4]} << 32;
+      out[v] = squeeze(both) | squeeze(both >> 8) << 32;
+    }
+    std::memcpy(row + group * kGroup, out, sizeof out);
   }
 }
 
-/// Moves the bytes of every 32 k into the order in which a decoder of `bits`-bit codes meets them:
-/// word v * (8/bits) + j holds k = v * 32/bits + j + (8/bits) * i in byte i.
+/// Moves the bytes of every 32 k into the order of k_of_byte.
 void reorder(std::int8_t* row, std::int64_t groups, int bits) {
   if (bits == 8) return;
-  if (bits == 4) return reorder_pairs(row, groups * kGroup);
-  const int parts = 8 / bits, per = 32 / bits;
+  if (bits == 4) return reorder_pairs(row, groups);
+  std::uint8_t from[kGroup];
+  for (int i = 0; i < kGroup; ++i) from[i] = static_cast<std::uint8_t>(k_of_byte(bits, i / 4, i % 4));
   for (std::int64_t group = 0; group < groups; ++group) {
     std::int8_t* bytes = row + group * kGroup;
     std::int8_t copy[kGroup];
     std::memcpy(copy, bytes, sizeof copy);
-    for (int v = 0; v < bits; ++v)
-      for (int j = 0; j < parts; ++j)
-        for (int i = 0; i < 4; ++i) bytes[(v * parts + j) * 4 + i] = copy[v * per + j + parts * i];
+    for (int i = 0; i < kGroup; ++i) bytes[i] = copy[from[i]];
   }
 }
 
@@ -197,7 +230,8 @@ bool accepts_float(const MatmulProblem& problem) {
 
 std::size_t float_packed_bytes(const MatmulProblem& problem) {
   const FloatTask task = float_task(problem);
-  return static_cast<std::size_t>(task.x_offset + problem.m * task.x_stride * 4);
+  const std::int64_t tables = task.tables_offset == 0 ? 0 : task.groups * problem.w.scheme.element.bits * 8 * 16 * 4;
+  return static_cast<std::size_t>(task.x_offset + align64(problem.m * task.x_stride * 4) + tables);
 }
 
 void float_begin(const MatmulProblem& problem, std::byte* packed) {
@@ -217,13 +251,14 @@ void float_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t
       pack_values(problem.x, row, problem.k, out);
     }
     std::fill(out + problem.k, out + task.groups * kGroup, 0.0f);
+    if (task.tables_offset != 0) pack_tables(task, problem.w.scheme.element.bits, out, reinterpret_cast<float*>(packed + task.tables_offset));
   }
 }
 
 bool accepts_integer(const MatmulProblem& problem, int weight_bits) {
   const Format &x = problem.x.scheme.element, &w = problem.w.scheme.element;
   if (problem.w.layout != WeightLayout::kPanels || problem.k == 0 || !is_integer_product(problem)) return false;
-  if (!x.is_integer() || x.bits != 8 || !w.is_integer() || w.bits != weight_bits) return false;
+  if (!x.is_integer() || x.bits != 8 || w.bits != weight_bits) return false;  // int1 is a codebook, and an integer product all the same
   // The corrected sum must fit int32 (the terms may wrap): 127 * 127, 255 * 127 or 255 * 255 per k.
   const bool x_varies = varies_along_k(problem.x.scheme, problem.x.grid), w_varies = varies_along_k(problem.w.scheme, problem.w.grid);
   const std::int64_t x_tile = x_varies ? problem.x.grid.tile_cols : 0, w_tile = w_varies ? problem.w.grid.tile_cols : 0;

@@ -26,6 +26,7 @@ struct FloatTask {
   std::int64_t x_stride = 0;        ///< floats from a packed row to the next
   std::int64_t x_offset = 0;        ///< of the packed rows, in bytes
   std::int64_t x_scales_offset = 0; ///< one fp32 per row
+  std::int64_t tables_offset = 0;   ///< where there are any: sums of activations, see float_pack
   std::int64_t halves_per_block = 0;///< 16 k each; all where the scale does not vary
   PanelScales scales;
   bool has_zero_points = false;
@@ -33,7 +34,8 @@ struct FloatTask {
   std::uint32_t mask = 0;           ///< of placed float codes: sign, exponent and mantissa bits
   std::uint32_t right_shift = 0;    ///< from the top of a lane to fp32's fields
   float factor = 1.0f;              ///< 2^(127 - bias)
-  float table[32] = {};
+  float table[32] = {};             ///< of codes of at most 5 bits, repeated
+  std::uint16_t words[64] = {};     ///< the same of codes of at most 6 bits, as bf16
 };
 
 /// Integer x integer. Segments are runs of k without a change of scale.
@@ -51,7 +53,7 @@ struct IntegerTask {
   std::int64_t segments_per_x_block = 1, segments_per_w_block = 1;
   bool x_varies = false, w_varies = false;
   bool x_has_zeros = false, w_has_zeros = false;
-  std::int32_t w_zero = 0;          ///< of symmetric weights: 2^(bits-1)
+  std::int32_t w_zero = 0;          ///< of symmetric weights: 2^(bits-1); 1 of int1, whose bytes are 0 and 2
   std::int64_t k = 0;
   PanelScales scales;
 };
@@ -59,6 +61,8 @@ struct IntegerTask {
 bool accepts_float(const MatmulProblem& problem);     ///< panels, not an integer product; any element
 std::size_t float_packed_bytes(const MatmulProblem& problem);
 void float_begin(const MatmulProblem& problem, std::byte* packed);
+/// Rows of fp32. One row against codes of 1 or 2 bits without zero points also has tables[group][vector][nibble][16]: what the 4 or 2
+/// codes of that nibble of a lane (kernels/panels.h) and their activations add up to.
 void float_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed);
 
 bool accepts_integer(const MatmulProblem& problem, int weight_bits);

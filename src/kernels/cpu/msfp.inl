@@ -50,15 +50,17 @@ void msfp_run(const MsfpProblem& problem, std::int64_t row_begin, std::int64_t r
 
 /// kk-th code of a group in every lane, as kernels/panels.h stores it; `lanes` is [stored bits][64].
 inline VU msfp_stored(const std::uint32_t* lanes, int kk, int bits) {
-  const bool spare = bits == 3 || bits == 5 || bits == 6;
-  const int per = (spare ? 30 : 32) / bits;
+  const auto at = [&](int vector, int bit, std::uint32_t mask) { return (load<VU>(lanes + vector * 64) >> static_cast<std::uint32_t>(bit)) & mask; };
   const std::uint32_t mask = (1u << bits) - 1u;
-  if (!spare || kk < 30) return (load<VU>(lanes + kk / per * 64) >> static_cast<std::uint32_t>(bits * (kk % per))) & mask;
-  VU stored = {};
-  for (int bit = 0; bit < bits; ++bit) {
-    const int position = (kk - 30) * bits + bit;
-    stored |= ((load<VU>(lanes + (bits - 1 - position / 2) * 64) >> static_cast<std::uint32_t>(30 + position % 2)) & 1u) << static_cast<std::uint32_t>(bit);
+  if (bits == 8) return at(kk / 4, 8 * (kk % 4), mask);
+  const int word = kk / 16 * 16, i = kk % 16, per = 16 / bits;
+  if (i < per * bits) return at(i / per, word + bits * (i % per), mask);
+  if (bits == 6) {
+    const int first = (i - 12) / 2 * 3, second = i % 2;
+    return at(first + 2 * second, word + 12, 15u) | at(first + 1, word + 12 + 2 * second, 3u) << 4u;
   }
+  VU stored = {};
+  for (int bit = 0; bit < bits; ++bit) stored |= at(bit, word + 15, 1u) << static_cast<std::uint32_t>(bit);
   return stored;
 }
 

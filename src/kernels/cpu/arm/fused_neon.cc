@@ -2,6 +2,7 @@
 #include <arm_neon.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "format/elementary.h"
 #include "kernels/cpu/fused_rows.h"
@@ -17,6 +18,8 @@ constexpr int kLanes = 4;
 
 inline VF widen_half(VHalf half) { return (VF)vcvt_f32_f16((float16x4_t)half); }
 inline VHalf narrow_half(VF value) { return (VHalf)vcvt_f16_f32((float32x4_t)value); }
+inline VU widen_bits(VHalf half) { return (VU)vmovl_u16((uint16x4_t)half); }
+inline VHalf narrow_bits(VU lanes) { return (VHalf)vmovn_u32((uint32x4_t)lanes); }
 inline VF multiply_add(VF a, VF b, VF c) { return (VF)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
 inline VF subtract_product(VF a, VF b, VF c) { return (VF)vfmsq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
 
@@ -33,6 +36,6 @@ void fence() {}
 }  // namespace
 
 extern const FusedKernel kRow;
-const FusedKernel kRow{"neon_fused", Isa::kNeon, fused_accepts, fused_run, fused_finish, fence};
+const FusedKernel kRow{"neon_fused", Isa::kNeon, fused_accepts, fused_run, fused_quantize_row, fence};
 
 }  // namespace narrow::cpu::neon_fused

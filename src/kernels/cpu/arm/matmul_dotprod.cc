@@ -4,24 +4,30 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cpu/matmul_rows.h"
 #include "kernels/cpu/matmul_task.h"
-
-#define NARROW_DOT_SDOT
 
 namespace narrow::dotprod {
 namespace {
 
 constexpr std::int64_t kPrefetchBytes = 1024;
+constexpr std::int64_t kTilePrefetchBytes = 0;
 
 #include "kernels/cpu/arm/vec_neon.inl"
+#include "kernels/cpu/arm/dot_sdot.inl"
 #include "kernels/cpu/matmul_epilogue.inl"
+#include "kernels/cpu/matmul_decode.inl"
+
+using Float6Decoder = FloatDecoder<6>;
+
 #include "kernels/cpu/matmul_float.inl"
 #include "kernels/cpu/matmul_integer.inl"
+#include "kernels/cpu/matmul_bodies.inl"
 
 }  // namespace
 
-const cpu::MatmulBodies kMatmulBodies = NARROW_MATMUL_DOT_BODIES;
+const cpu::MatmulBodies kMatmulBodies = matmul_bodies<false>();
 
 }  // namespace narrow::dotprod

@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "format/elementary.h"
 #include "kernels/cpu/fused_rows.h"
@@ -17,6 +18,8 @@ constexpr int kLanes = 8;
 
 inline VF widen_half(VHalf half) { return (VF)_mm256_cvtph_ps((__m128i)half); }
 inline VHalf narrow_half(VF value) { return (VHalf)_mm256_cvtps_ph((__m256)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline VU widen_bits(VHalf half) { return (VU)_mm256_cvtepu16_epi32((__m128i)half); }
+inline VHalf narrow_bits(VU lanes) { return __builtin_convertvector(lanes, VHalf); }
 inline VF multiply_add(VF a, VF b, VF c) { return (VF)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
 inline VF subtract_product(VF a, VF b, VF c) { return (VF)_mm256_fnmadd_ps((__m256)a, (__m256)b, (__m256)c); }
 
@@ -46,6 +49,6 @@ void fence() { _mm_sfence(); }
 }  // namespace
 
 extern const FusedKernel kRow;
-const FusedKernel kRow{"avx2_fused", Isa::kAvx2, fused_accepts, fused_run, fused_finish, fence};
+const FusedKernel kRow{"avx2_fused", Isa::kAvx2, fused_accepts, fused_run, fused_quantize_row, fence};
 
 }  // namespace narrow::cpu::avx2_fused

@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "format/elementary.h"
 #include "kernels/cpu/fused_rows.h"
@@ -17,6 +18,8 @@ constexpr int kLanes = 16;
 
 inline VF widen_half(VHalf half) { return (VF)_mm512_maskz_cvtph_ps(0xFFFF, (__m256i)half); }
 inline VHalf narrow_half(VF value) { return (VHalf)_mm512_maskz_cvtps_ph(0xFFFF, (__m512)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline VU widen_bits(VHalf half) { return (VU)_mm512_maskz_cvtepu16_epi32(0xFFFF, (__m256i)half); }
+inline VHalf narrow_bits(VU lanes) { return (VHalf)_mm512_maskz_cvtepi32_epi16(0xFFFF, (__m512i)lanes); }
 inline VF multiply_add(VF a, VF b, VF c) { return (VF)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
 inline VF subtract_product(VF a, VF b, VF c) { return (VF)_mm512_fnmadd_ps((__m512)a, (__m512)b, (__m512)c); }
 
@@ -38,6 +41,6 @@ void fence() { _mm_sfence(); }
 }  // namespace
 
 extern const FusedKernel kRow;
-const FusedKernel kRow{"avx512_fused", Isa::kAvx512, fused_accepts, fused_run, fused_finish, fence};
+const FusedKernel kRow{"avx512_fused", Isa::kAvx512, fused_accepts, fused_run, fused_quantize_row, fence};
 
 }  // namespace narrow::cpu::avx512_fused

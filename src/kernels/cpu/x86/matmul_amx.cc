@@ -9,23 +9,22 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cpu/matmul_rows.h"
 #include "kernels/cpu/matmul_task.h"
 
-#define NARROW_OWN_DOT_TILE
-
 namespace narrow::amx {
 namespace {
 
-constexpr std::int64_t kPrefetchBytes = 4096;
-constexpr int kDotRows = 16;
+constexpr std::int64_t kPrefetchBytes = 16384;  // into the second-level cache: the first level has few misses in flight to spare
+constexpr std::int64_t kTilePrefetchBytes = 0;
 
 #include "kernels/cpu/x86/vec_avx512.inl"
 #include "kernels/cpu/matmul_epilogue.inl"
-#include "kernels/cpu/matmul_float.inl"
-
-struct Promotion;
+#include "kernels/cpu/matmul_decode.inl"
+#include "kernels/cpu/x86/dot_loop.inl"
+#include "kernels/cpu/matmul_integer.inl"
 
 /// The layout of LDTILECFG's operand, palette 1.
 struct alignas(64) TileShapes {
@@ -49,8 +48,18 @@ inline void shape_tiles(int rows) {
   _tile_loadconfig(&shapes);
 }
 
-template <int kBits, int kRows>
-void dot_tile(int rows, const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x, std::int32_t* sums, const Promotion*) {
+/// 16 rows; the zero-point terms are taken off the stored sums.
+struct AmxTile {
+  static constexpr int kRows = 16;
+  static constexpr bool kEnds = false;
+
+  template <int kBits>
+  static void run(int rows, const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x, const std::int32_t*, const Segment& to);
+};
+
+template <int kBits>
+void AmxTile::run(int rows, const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x, const std::int32_t*, const Segment& to) {
+  std::int32_t* sums = to.sums;
   constexpr std::int64_t kGroupBytes = 8 * kVectorBytes;
   const std::int64_t stride = rows > 1 ? x[1] - x[0] : 64;
   shape_tiles(rows);
@@ -90,12 +99,10 @@ void dot_tile(int rows, const std::byte* panel, std::int64_t begin, std::int64_t
   _tile_release();
 }
 
-#include "kernels/cpu/matmul_integer.inl"
-
 }  // namespace
 
-const cpu::MatmulRun kDot8 = integer_run<8>;
-const cpu::MatmulScratch kDot8Scratch = integer_scratch_bytes<8>;
+const cpu::MatmulRun kDot8 = integer_run<AmxTile, 8>;
+const cpu::MatmulScratch kDot8Scratch = integer_scratch_bytes<AmxTile, 8>;
 const std::int64_t kDot8Rows = kIntegerRows;
 
 }  // namespace narrow::amx

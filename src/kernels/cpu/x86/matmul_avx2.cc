@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cpu/matmul_rows.h"
 #include "kernels/cpu/matmul_task.h"
@@ -15,15 +16,21 @@
 namespace narrow::avx2 {
 namespace {
 
-constexpr std::int64_t kPrefetchBytes = 4096;
+constexpr std::int64_t kPrefetchBytes = 16384;  // into the second-level cache: the first level has few misses in flight to spare
+constexpr std::int64_t kTilePrefetchBytes = 0;
 
 #include "kernels/cpu/x86/vec_avx2.inl"
 #include "kernels/cpu/matmul_epilogue.inl"
+#include "kernels/cpu/matmul_decode.inl"
+
+using Float6Decoder = FloatDecoder<6>;
+
 #include "kernels/cpu/matmul_float.inl"
 #include "kernels/cpu/matmul_integer.inl"
+#include "kernels/cpu/matmul_bodies.inl"
 
 }  // namespace
 
-const cpu::MatmulBodies kMatmulBodies = NARROW_MATMUL_BODIES;
+const cpu::MatmulBodies kMatmulBodies = matmul_bodies<true>();
 
 }  // namespace narrow::avx2

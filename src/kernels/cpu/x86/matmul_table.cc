@@ -8,16 +8,20 @@ namespace narrow::cpu {
 namespace {
 
 constexpr MatmulNames kAvx512Names{
-    "avx512_matmul_int8_int8_any", "avx512_matmul_int8_int4_any", "avx512_matmul_int8_int2_any",
+    "avx512_matmul_int8_int8_any", "avx512_matmul_int8_int4_any", "avx512_matmul_int8_int3_any", "avx512_matmul_int8_int2_any",
+    "avx512_matmul_int8_int1_any",
     "avx512_matmul_f32_fp32_none", "avx512_matmul_f32_float16_any", "avx512_matmul_f32_float8_any", "avx512_matmul_f32_float6_any",
-    "avx512_matmul_f32_int8_any", "avx512_matmul_f32_code5_any", "avx512_matmul_f32_code4_any", "avx512_matmul_f32_code3_any",
+    "avx512_matmul_f32_int8_any", "avx512_matmul_f32_int4_any", "avx512_matmul_f32_int3_any",
+    "avx512_matmul_f32_code5_any", "avx512_matmul_f32_code4_any", "avx512_matmul_f32_code3_any",
     "avx512_matmul_f32_code2_any", "avx512_matmul_f32_code1_any", "avx512_matmul_f32_uint4_any", "avx512_matmul_f32_uint3_any",
     "avx512_matmul_f32_uint2_any"};
 
 constexpr MatmulNames kAvx2Names{
-    "avx2_matmul_int8_int8_any", "avx2_matmul_int8_int4_any", "avx2_matmul_int8_int2_any",
+    "avx2_matmul_int8_int8_any", "avx2_matmul_int8_int4_any", "avx2_matmul_int8_int3_any", "avx2_matmul_int8_int2_any",
+    "avx2_matmul_int8_int1_any",
     "avx2_matmul_f32_fp32_none", "avx2_matmul_f32_float16_any", "avx2_matmul_f32_float8_any", "avx2_matmul_f32_float6_any",
-    "avx2_matmul_f32_int8_any", "avx2_matmul_f32_code5_any", "avx2_matmul_f32_code4_any", "avx2_matmul_f32_code3_any",
+    "avx2_matmul_f32_int8_any", "avx2_matmul_f32_int4_any", "avx2_matmul_f32_int3_any",
+    "avx2_matmul_f32_code5_any", "avx2_matmul_f32_code4_any", "avx2_matmul_f32_code3_any",
     "avx2_matmul_f32_code2_any", "avx2_matmul_f32_code1_any", "avx2_matmul_f32_uint4_any", "avx2_matmul_f32_uint3_any",
     "avx2_matmul_f32_uint2_any"};
 

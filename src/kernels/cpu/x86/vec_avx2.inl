@@ -8,6 +8,8 @@ struct I {
 };
 
 constexpr int kGemvParts = 2;
+constexpr int kGemvSums = 4;    // rows x parts at most, two sums each
+constexpr bool kCheapLookUp = false;  // of 16 values
 constexpr int kTileParts = 1;   // of a register tile: 6 x 16 sums, 12 of 16 registers
 constexpr int kTileRows = 6;
 
@@ -20,6 +22,7 @@ inline I load_lanes(const void* p) {
   const auto* q = static_cast<const __m256i*>(p);
   return {{_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)}};
 }
+inline const I& in_register(const I& a) { return a; }
 inline void store_lanes(void* p, I a) {
   auto* q = static_cast<__m256i*>(p);
   _mm256_storeu_si256(q, a.v[0]);
@@ -30,6 +33,7 @@ inline F broadcast(const float* p) { return set(*p); }
 inline I set_lanes(std::uint32_t x) { return {{_mm256_set1_epi32(static_cast<int>(x)), _mm256_set1_epi32(static_cast<int>(x))}}; }
 inline F fma(F a, F b, F c) { return {{_mm256_fmadd_ps(a.v[0], b.v[0], c.v[0]), _mm256_fmadd_ps(a.v[1], b.v[1], c.v[1])}}; }
 inline F mul(F a, F b) { return {{_mm256_mul_ps(a.v[0], b.v[0]), _mm256_mul_ps(a.v[1], b.v[1])}}; }
+inline F plus(F a, F b) { return {{_mm256_add_ps(a.v[0], b.v[0]), _mm256_add_ps(a.v[1], b.v[1])}}; }
 inline F sub(F a, F b) { return {{_mm256_sub_ps(a.v[0], b.v[0]), _mm256_sub_ps(a.v[1], b.v[1])}}; }
 template <int kCount>
 inline I shift_left(I a) {
@@ -48,11 +52,6 @@ inline I and_or(I a, I b, I c) {
 }
 inline I larger(I a, I b) { return {{_mm256_max_epu32(a.v[0], b.v[0]), _mm256_max_epu32(a.v[1], b.v[1])}}; }
 inline F as_float(I a) { return {{_mm256_castsi256_ps(a.v[0]), _mm256_castsi256_ps(a.v[1])}}; }
-/// (a << 2) | (b >> 30)
-inline I append_top_bits(I a, I b) {
-  const I high = shift_left<2>(a), low = shift_right<30>(b);
-  return {{_mm256_or_si256(high.v[0], low.v[0]), _mm256_or_si256(high.v[1], low.v[1])}};
-}
 inline I widen_bytes(const std::uint8_t* p) {
   return {{_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))), _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8)))}};
 }
@@ -66,6 +65,7 @@ struct Table {
   __m256 part[4];
 };
 inline Table load_table(const float* p) { return {{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8), _mm256_loadu_ps(p + 16), _mm256_loadu_ps(p + 24)}}; }
+inline Table load_table16(const float* p) { return {{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8), __m256{}, __m256{}}}; }
 inline __m256 look_up_half(__m256i index, const __m256* part) {
   const __m256 low = _mm256_permutevar8x32_ps(part[0], index), high = _mm256_permutevar8x32_ps(part[1], index);
   return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
@@ -82,6 +82,7 @@ inline F look_up32(I index, const Table& table) {
 // ---- integer dot products: vpmaddubsw would saturate (2 * 255 * 127 > 32767), so bytes widen to 16 bits, even and odd ones apart ----
 
 constexpr int kDotRows = 3;
+constexpr bool kDotLoop = false;
 constexpr std::uint32_t kDotOffset = 0;  // subtracted from weights before the product
 struct DotWeight {
   I even, odd;

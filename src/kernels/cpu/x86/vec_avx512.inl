@@ -3,19 +3,27 @@
 using F = __m512;
 using I = __m512i;
 
-constexpr int kGemvParts = 4;   // of 16 outputs at once: four independent sums hide the latency of an FMA
+constexpr int kGemvParts = 4;   // of 16 outputs at once: independent sums hide the latency of an FMA
+constexpr int kGemvSums = 8;    // rows x parts at most, two sums each
+constexpr bool kCheapLookUp = true;  // of 16 values
 constexpr int kTileParts = 4;   // of a register tile: 6 x 64 sums, 24 of 32 registers
 constexpr int kTileRows = 6;
 
 inline F load(const float* p) { return _mm512_loadu_ps(p); }
 inline void store(float* p, F v) { _mm512_storeu_ps(p, v); }
 inline I load_lanes(const void* p) { return _mm512_loadu_si512(p); }
+/// Keeps a loaded vector from being loaded again for every shift of it.
+inline I in_register(I v) {
+  asm("" : "+v"(v));
+  return v;
+}
 inline void store_lanes(void* p, I v) { _mm512_storeu_si512(p, v); }
 inline F broadcast(const float* p) { return _mm512_set1_ps(*p); }
 inline F set(float v) { return _mm512_set1_ps(v); }
 inline I set_lanes(std::uint32_t v) { return _mm512_set1_epi32(static_cast<int>(v)); }
 inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
 inline F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+inline F plus(F a, F b) { return _mm512_add_ps(a, b); }
 inline F sub(F a, F b) { return _mm512_sub_ps(a, b); }
 template <int kCount>
 inline I shift_left(I v) {
@@ -31,8 +39,6 @@ inline I bit_and(I a, I b) { return _mm512_and_si512(a, b); }
 inline I and_or(I a, I b, I c) { return _mm512_ternarylogic_epi32(a, b, c, 0xEA); }
 inline I larger(I a, I b) { return _mm512_max_epu32(a, b); }
 inline F as_float(I v) { return _mm512_castsi512_ps(v); }
-/// (a << 2) | (b >> 30)
-inline I append_top_bits(I a, I b) { return _mm512_shldi_epi32(a, b, 2); }
 inline I widen_bytes(const std::uint8_t* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
 inline I widen_words(const std::uint16_t* p) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
 inline F to_float(I v) { return _mm512_cvtepi32_ps(v); }
@@ -42,14 +48,14 @@ struct Table {
   F low, high;
 };
 inline Table load_table(const float* p) { return {load(p), load(p + 16)}; }
+inline Table load_table16(const float* p) { return {load(p), F{}}; }
 inline F look_up16(I index, const Table& table) { return _mm512_permutexvar_ps(index, table.low); }
 inline F look_up32(I index, const Table& table) { return _mm512_permutex2var_ps(table.low, index, table.high); }
 
 // ---- integer dot products ----
 
-#ifndef NARROW_OWN_DOT_TILE
 constexpr int kDotRows = 6;
-#endif
+constexpr bool kDotLoop = true;  // x86/dot_loop.inl multiplies full tiles of 8-bit codes
 constexpr std::uint32_t kDotOffset = 0;  // subtracted from weights before the product
 using DotWeight = I;      // 16 x 4 unsigned bytes
 using DotActivation = I;  // 4 signed bytes, in every lane

@@ -1,0 +1,34 @@
+// The members of cpu::MatmulBodies from the templates of a leaf; kFloats: whether the instruction set adds something to float products.
+
+template <bool kFloats>
+constexpr cpu::MatmulBodies matmul_bodies() {
+  cpu::MatmulBodies b;
+  if constexpr (kFloats) {
+    b.fp32 = float_run<Fp32Decoder>;
+    b.float16 = float_run<FloatDecoder<16>>;
+    b.float8 = float_run<FloatDecoder<8>>;
+    b.float6 = float_run<Float6Decoder>;
+    b.int8 = float_run<Int8Decoder>;
+    b.int4 = float_run<SymmetricDecoder<4>>;
+    b.int3 = float_run<SymmetricDecoder<3>>;
+    b.code5 = float_run<TableDecoder<5>>;
+    b.code4 = float_run<TableDecoder<4>>;
+    b.code3 = float_run<TableDecoder<3>>;
+    b.code2 = float_run<TableDecoder<2>>;
+    b.code1 = float_run<TableDecoder<1>>;
+    b.code4_zero = float_run<TableDecoder<4, true>>;
+    b.code3_zero = float_run<TableDecoder<3, true>>;
+    b.code2_zero = float_run<TableDecoder<2, true>>;
+    b.float_scratch = float_scratch_bytes;
+    b.float_rows = kFloatRows;
+  }
+  b.dot8 = integer_run<VectorTile, 8>;
+  b.dot4 = integer_run<VectorTile, 4>;
+  b.dot3 = integer_run<VectorTile, 3>;
+  b.dot2 = integer_run<VectorTile, 2>;
+  b.dot1 = integer_run<VectorTile, 1>;
+  b.dot8_scratch = integer_scratch_bytes<VectorTile, 8>;
+  b.dot_scratch = integer_scratch_bytes<VectorTile, 1>;  // that of every width below 8
+  b.dot_rows = kIntegerRows;
+  return b;
+}
