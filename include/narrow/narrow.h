@@ -6,6 +6,7 @@
 #include "narrow/error.h"
 #include "narrow/format.h"
 #include "narrow/matmul.h"
+#include "narrow/model.h"
 #include "narrow/quantize.h"
 #include "narrow/recipe.h"
 #include "narrow/scheme.h"

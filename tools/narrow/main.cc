@@ -58,6 +58,7 @@ void build_parser(CLI::App& app, Context& context) {
   add_quantize(app, context);
   add_dequantize(app, context);
   add_compare(app, context);
+  add_eval(app, context);
   add_verify(app, context);
   add_kernels(app, context);
   add_layout(app, context);
