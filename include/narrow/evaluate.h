@@ -40,6 +40,8 @@ struct EvaluateOptions {
   const Model* base = nullptr;
   Scheme cache = Scheme::parse("fp32");
   std::int64_t batch_tokens = 2048;  ///< of one forward pass; at least one window
+  /// Sees the logits [tokens, vocabulary] of every batch, in order.
+  std::function<void(const Tensor& logits)> logits{};
   std::function<void(std::int64_t done, std::int64_t windows, double nll_so_far)> progress{};
 };
 Evaluation evaluate(const Model& model, const TokenWindows& windows, const EvaluateOptions& options = {});

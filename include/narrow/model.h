@@ -51,6 +51,8 @@ ModelConfig read_model_config(const Checkpoint& checkpoint);
 class KvCache {
  public:
   KvCache(const ModelConfig& config, const Scheme& scheme);
+  /// Scheme::parse, but fp16 and bf16 are plain casts here.
+  static Scheme parse_scheme(std::string_view text);
   KvCache(KvCache&&) noexcept;
   KvCache& operator=(KvCache&&) noexcept;
   ~KvCache();

@@ -191,6 +191,7 @@ Evaluation evaluate(const Model& model, const TokenWindows& windows, const Evalu
     const Tensor logits = reader.read(windows, first, last);
     score(windows, first, last, logits, theirs ? &*theirs : nullptr, scores);
     result.seconds += seconds_since(begin);
+    if (options.logits) options.logits(logits);
     read += tokens;
     for (std::size_t i = before; i < scores.nll.size(); ++i) nll += scores.nll[i];
     if (options.progress) options.progress(static_cast<std::int64_t>(last), static_cast<std::int64_t>(windows.size()), nll / static_cast<double>(scores.nll.size()));

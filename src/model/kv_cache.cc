@@ -75,6 +75,12 @@ KvCache::KvCache(const ModelConfig& config, const Scheme& scheme) : state_(std::
   state_->layers.resize(static_cast<std::size_t>(config.layers));
 }
 
+Scheme KvCache::parse_scheme(std::string_view text) {
+  Scheme scheme = Scheme::parse(text);
+  if (text == "fp16" || text == "bf16") scheme.granularity = Granularity::none();
+  return scheme;
+}
+
 KvCache::KvCache(KvCache&&) noexcept = default;
 KvCache& KvCache::operator=(KvCache&&) noexcept = default;
 KvCache::~KvCache() = default;

@@ -1,5 +1,6 @@
 /// narrow eval: perplexity of a model, and how far it is from its base.
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -17,9 +18,28 @@ namespace {
 using report::Json;
 
 struct EvalOptions {
-  std::string model, base;
+  std::string model, base, logits;
   SchemeOptions scheme;
   TokenOptions tokens;
+};
+
+/// Collects logits and writes them as one tensor [tokens, vocabulary], windows one after the other.
+class LogitsFile {
+ public:
+  explicit LogitsFile(std::string path) : path_(std::move(path)) {}
+  void add(const Tensor& logits) {
+    vocabulary_ = logits.shape().back();
+    values_.insert(values_.end(), logits.as<float>(), logits.as<float>() + logits.size());
+  }
+  void write() const {
+    const std::int64_t rows = static_cast<std::int64_t>(values_.size()) / std::max<std::int64_t>(1, vocabulary_);
+    write_safetensors(path_, {{"logits", Tensor::borrow(values_.data(), DType::kF32, {rows, vocabulary_})}});
+  }
+
+ private:
+  std::string path_;
+  std::vector<float> values_;
+  std::int64_t vocabulary_ = 0;
 };
 
 void run_eval(Context& context, const EvalOptions& options) {
@@ -30,7 +50,9 @@ void run_eval(Context& context, const EvalOptions& options) {
   catch_interrupts();
   EvaluateOptions how;
   how.base = base ? &*base : nullptr;
-  how.cache = Scheme::parse(options.scheme.cache);
+  how.cache = KvCache::parse_scheme(options.scheme.cache);
+  LogitsFile logits(options.logits);
+  if (!options.logits.empty()) how.logits = [&](const Tensor& batch) { logits.add(batch); };
   Evaluation result;
   {
     const auto mode = context.err_is_terminal ? context.progress_mode() : report::ProgressMode::kNone;
@@ -41,6 +63,7 @@ void run_eval(Context& context, const EvalOptions& options) {
     };
     result = evaluate(model, windows, how);
   }
+  if (!options.logits.empty()) logits.write();
   Json answer{{"model", options.model}, {"base", options.base.empty() ? Json(nullptr) : Json(options.base)}};
   answer.update(report::model_object(model));
   answer.update(report::evaluation_object(result));
@@ -59,6 +82,7 @@ void add_eval(CLI::App& app, Context& context) {
   command->add_option("MODEL", options->model, "A Hugging Face directory, plain or quantized by narrow")->type_name("")->required();
   command->add_option("--base", options->base, "The model to compare with, as it is")->option_text("MODEL");
   add_token_options(*command, options->tokens, "eval");
+  command->add_option("--logits", options->logits, "Write the logits of every token read, fp32, as a safetensors file")->option_text("FILE");
   add_scheme_options(*command, options->scheme);
   command->callback([&context, options] { context.run = [&context, options] { run_eval(context, *options); }; });
 }
