@@ -39,7 +39,7 @@ struct Evaluation {
 struct EvaluateOptions {
   const Model* base = nullptr;
   Scheme cache = Scheme::parse("fp32");
-  std::int64_t batch_tokens = 2048;  ///< of one forward pass; at least one window
+  std::int64_t batch_tokens = 1024;  ///< of one forward pass; at least one window
   /// Sees the logits [tokens, vocabulary] of every batch, in order.
   std::function<void(const Tensor& logits)> logits{};
   std::function<void(std::int64_t done, std::int64_t windows, double nll_so_far)> progress{};

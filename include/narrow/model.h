@@ -82,7 +82,12 @@ enum class Logits : std::uint8_t { kAll, kLast };
 /// Sees the input [tokens, k] of the Linear modules that share it, before it is rounded.
 using InputObserver = std::function<void(std::span<const std::string> modules, const Tensor& x)>;
 
+/// What dense bf16 layers multiply: fp32 inputs, or inputs rounded to bf16 (sums are fp32 in both). bf16 is what frameworks do with such a
+/// model, and faster where the CPU has the instruction; quantized layers do not care.
+enum class Compute : std::uint8_t { kFp32, kBf16 };
+
 struct ModelOptions {
+  Compute compute = Compute::kFp32;
   /// Quantizes the weights (and activations) of a plain checkpoint as it is read.
   std::optional<Recipe> recipe{};
   /// Activations of a quantized checkpoint, in place of those it was written with.

@@ -8,52 +8,15 @@
 #include <fmt/format.h>
 
 #include "device/float_environment.h"
-#include "format/elementary.h"
+#include "dispatch/attention.h"
 #include "narrow/error.h"
 
 namespace narrow {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kLanes = 32;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-/// log sum exp(x), the largest entry, and sum over i of softmax(x)_i * (x_i - y_i) where there is a y.
-struct RowSums {
-  double log_sum = 0.0, difference = 0.0;
-  std::int64_t largest = 0;
-};
-
-RowSums row_sums(const float* x, const float* y, std::int64_t count) {
-  const std::int64_t top = std::max_element(x, x + count) - x;
-  const float shift = x[top];
-  float sums[kLanes] = {}, products[kLanes] = {};
-  const auto add = [&](std::int64_t i, int lane) {
-    const float e = exp_f32(x[i] - shift);
-    sums[lane] += e;
-    products[lane] += e * (y == nullptr ? 0.0f : x[i] - y[i]);
-  };
-  std::int64_t i = 0;
-  if (y == nullptr) {
-    for (; i + kLanes <= count; i += kLanes)
-      for (int lane = 0; lane < kLanes; ++lane) sums[lane] += exp_f32(x[i + lane] - shift);
-  } else {
-    for (; i + kLanes <= count; i += kLanes)
-      for (int lane = 0; lane < kLanes; ++lane) {
-        const float e = exp_f32(x[i + lane] - shift);
-        sums[lane] += e;
-        products[lane] += e * (x[i + lane] - y[i + lane]);
-      }
-  }
-  for (; i < count; ++i) add(i, static_cast<int>(i % kLanes));
-  double sum = 0.0, product = 0.0;
-  for (int lane = 0; lane < kLanes; ++lane) {
-    sum += static_cast<double>(sums[lane]);
-    product += static_cast<double>(products[lane]);
-  }
-  return {static_cast<double>(shift) + std::log(sum), product / sum, top};
-}
 
 /// What is kept of every scored token.
 struct Scores {
@@ -76,6 +39,7 @@ void score(const TokenWindows& windows, std::size_t first, std::size_t last, con
   if (base != nullptr)
     for (std::vector<double>* list : {&scores.base_nll, &scores.kl, &scores.delta_p}) list->resize(offset + rows.size());
   const std::int64_t vocabulary = logits.shape().back(), count = static_cast<std::int64_t>(rows.size());
+  const LogitsKernel& kernel = find_logits();
   std::int64_t agreements = 0;
 #pragma omp parallel reduction(+ : agreements)
   {
@@ -85,12 +49,12 @@ void score(const TokenWindows& windows, std::size_t first, std::size_t last, con
       const Row& item = rows[static_cast<std::size_t>(i)];
       const std::size_t place = offset + static_cast<std::size_t>(i);
       const float* x = logits.as<float>() + item.row * vocabulary;
-      const RowSums own = row_sums(x, nullptr, vocabulary);
+      const LogitSums own = kernel.run(x, nullptr, vocabulary);
       const double log_p = static_cast<double>(x[item.token]) - own.log_sum;
       scores.nll[place] = -log_p;
       if (base == nullptr) continue;
       const float* b = base->as<float>() + item.row * vocabulary;
-      const RowSums theirs = row_sums(b, x, vocabulary);
+      const LogitSums theirs = kernel.run(b, x, vocabulary);
       const double base_log_p = static_cast<double>(b[item.token]) - theirs.log_sum;
       scores.base_nll[place] = -base_log_p;
       scores.kl[place] = std::max(0.0, theirs.difference - theirs.log_sum + own.log_sum);

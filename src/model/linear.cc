@@ -7,6 +7,15 @@
 namespace narrow::model {
 namespace {
 
+/// bf16 as a scheme: its codes are the rounded values.
+constexpr Scheme kBf16Cast{.element = kBf16, .granularity = Granularity::none()};
+
+QuantizeOptions saturating() {
+  QuantizeOptions options;
+  options.nonfinite = NonFinite::kSaturate;
+  return options;
+}
+
 bool same_rounding(const InputRounding& a, const InputRounding& b) {
   return a.activation == b.activation && a.scale.scale == b.scale.scale && a.scale.zero_point == b.scale.zero_point;
 }
@@ -25,8 +34,7 @@ bool has_fast_product(const Linear& linear, const Scheme& activation) {
 void set_rounding(Linear& linear, const ActivationRecipe& recipe) {
   const std::optional<ActivationScheme> activation = recipe.scheme_of(linear.module);
   if (!activation) return;
-  InputRounding rounding{*activation, {}, {}};
-  rounding.options.nonfinite = NonFinite::kSaturate;
+  InputRounding rounding{*activation, saturating(), {}};
   if (activation->is_static) {
     const auto found = recipe.scales.find(linear.module);
     if (found == recipe.scales.end())
@@ -58,6 +66,10 @@ Tensor LinearInput::through(const Linear& linear, const std::optional<Tensor>& r
   MatmulOptions options;
   options.bias = linear.bias;
   options.residual = residual;
+  if (linear.rounds_to_bf16) {
+    if (!bf16_) bf16_ = Tensor::over(quantize(x_, kBf16Cast, saturating()).codes, DType::kBf16, x_.shape());
+    return matmul(*bf16_, linear.weight, options);
+  }
   if (!linear.rounding) return matmul(x_, linear.weight, options);
   const QuantizedTensor& codes = rounded(*linear.rounding);
   if (linear.multiplies_codes) return matmul(codes, linear.weight, options);

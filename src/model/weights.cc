@@ -37,6 +37,7 @@ class Loader {
     // A tied head is the embedding; some files leave it out of the config and the head out of the file.
     const bool tied = config.tied_head || !checkpoint_.contains("lm_head.weight");
     state_->head = tied ? Linear{.module = "lm_head", .weight = prepare(state_->embedding)} : linear("lm_head", config.vocabulary, config.hidden, nullptr);
+    if (tied) state_->head.rounds_to_bf16 = is_bf16(state_->head.weight);
     state_->weight_bytes += embedding_bytes;
     for (const LinearInfo& info : state_->linears) state_->weight_bytes += info.bytes;
     if (!tied) state_->weight_bytes += stored_bytes("lm_head.weight");
@@ -63,6 +64,8 @@ class Loader {
     return static_cast<std::uint64_t>(element_count(checkpoint_.shape(name))) * static_cast<std::uint64_t>(bits_of(checkpoint_.dtype(name))) / 8;
   }
 
+  bool is_bf16(const PreparedWeight& weight) const { return options_.compute == Compute::kBf16 && weight.scheme.element == kBf16 && !weight.scheme.has_scales(); }
+
   /// A Linear layer; `info`, where given, receives what it is.
   Linear linear(const std::string& module, std::int64_t n, std::int64_t k, std::vector<LinearInfo>* info) const {
     const std::string name = module + ".weight";
@@ -78,6 +81,7 @@ class Loader {
       result.weight = prepare(checkpoint_.quantized(name));
     } else {
       result.weight = prepare(checkpoint_.tensor(name));
+      result.rounds_to_bf16 = is_bf16(result.weight);
       quantized = false;
     }
     if (checkpoint_.contains(module + ".bias")) result.bias = norm(module + ".bias", n);

@@ -56,7 +56,7 @@ def narrow(bin_dir):
 
 def narrow_logits(narrow, folder, model, tokens, *options):
     save_file({"eval": tokens.to(torch.int32).contiguous()}, folder / "tokens.safetensors")
-    narrow("eval", model, "--tokens", folder / "tokens.safetensors", "--logits", folder / "logits.safetensors", *options)
+    narrow("eval", model, "--tokens", folder / "tokens.safetensors", "--logits", folder / "logits.safetensors", "--compute", "fp32", *options)
     return load_file(folder / "logits.safetensors")["logits"].reshape(*tokens.shape, -1)
 
 

@@ -46,7 +46,7 @@ void run_eval(Context& context, const EvalOptions& options) {
   const TokenWindows windows = load_tokens(options.tokens);
   const Model model = open_model(options.model, make_model_options(options.scheme));
   std::optional<Model> base;
-  if (!options.base.empty()) base = open_model(options.base);
+  if (!options.base.empty()) base = open_model(options.base, {.compute = make_model_options(options.scheme).compute});
   catch_interrupts();
   EvaluateOptions how;
   how.base = base ? &*base : nullptr;

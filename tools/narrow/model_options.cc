@@ -22,11 +22,14 @@ void add_scheme_options(CLI::App& command, SchemeOptions& options) {
   command.add_option("--rule", options.rules, "Another scheme for some weights: 're:.*down_proj=int8:row'")->option_text("PATTERN=SCHEME ...");
   command.add_option("--activations", options.activations, "Round the inputs of quantized layers: int8:row:dynamic, ..")->option_text("SCHEME");
   command.add_option("--activation-rule", options.activation_rules, "Another one for some inputs, or none: 'down_proj=none'")->option_text("PATTERN=SCHEME ...");
+  command.add_option("--compute", options.compute, "Inputs of dense bf16 layers: bf16 (default) or fp32; sums are fp32")->option_text("TYPE")->check(
+      CLI::IsMember({"bf16", "fp32"}).description(""));
   command.add_option("--kv-cache", options.cache, "Keys and values in fp32 (default), fp16, bf16, fp8_e4m3:row, int8:row")->option_text("SCHEME");
 }
 
 ModelOptions make_model_options(const SchemeOptions& options) {
   ModelOptions result;
+  result.compute = options.compute == "bf16" ? Compute::kBf16 : Compute::kFp32;
   std::optional<ActivationRecipe> activations;
   if (!options.activations.empty()) {
     activations.emplace();

@@ -13,7 +13,7 @@ namespace narrow::command {
 
 /// How a plain model is quantized as it is read, and the activations of any.
 struct SchemeOptions {
-  std::string scheme, activations, cache = "fp32";
+  std::string scheme, activations, cache = "fp32", compute = "bf16";
   std::vector<std::string> rules, activation_rules;
 };
 void add_scheme_options(CLI::App& command, SchemeOptions& options);

@@ -6,6 +6,7 @@
 
 #include "format/elementary.h"
 #include "kernels/cpu/attention_rows.h"
+#include "kernels/cpu/logits_rows.h"
 
 namespace narrow::cpu::neon_attention {
 namespace {
@@ -17,10 +18,13 @@ constexpr int kTileRows = 6, kTileVectors = 4;
 inline VF multiply_add(VF a, VF b, VF c) { return (VF)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
 
 #include "kernels/cpu/attention.inl"
+#include "kernels/cpu/logits.inl"
 
 }  // namespace
 
 extern const AttentionKernel kRow;
 const AttentionKernel kRow{"neon_attention", Isa::kNeon, attention_accepts, attention_scratch_bytes, attention_run};
+extern const LogitsKernel kLogitsRow;
+const LogitsKernel kLogitsRow{"neon_logits", Isa::kNeon, logits_run};
 
 }  // namespace narrow::cpu::neon_attention
