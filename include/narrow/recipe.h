@@ -55,9 +55,20 @@ struct Recipe {
   QuantizeOptions options{};
   std::optional<ActivationRecipe> activations{};          ///< none: weight-only
 
+  /// A scheme, or a preset by its name: weights and activations together.
+  static Recipe of(std::string_view scheme_or_preset);
   /// Reads a YAML recipe: scheme, targets, ignore, rules. Throws InvalidArgument naming the line.
   static Recipe load_yaml(const std::filesystem::path& path);
 };
+
+/// Weights and activations under the name that the field gives them.
+struct Preset {
+  std::string_view name;
+  std::string_view weights;      ///< a scheme
+  std::string_view activations;  ///< an activation scheme; empty: weight-only
+  std::string_view meaning;
+};
+const std::vector<Preset>& presets();
 
 enum class Fate : std::uint8_t { kQuantize, kCopy };
 

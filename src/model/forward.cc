@@ -23,6 +23,8 @@ using model::LayerWeights;
 using model::Linear;
 using model::LinearInput;
 
+/// Elements of work below which waking threads costs more than it saves.
+constexpr std::int64_t kWorthThreads = 1 << 15;
 /// Tokens of one attention task: enough to pay for transposing its keys, few enough to share among threads.
 constexpr std::int64_t kTaskTokens = 128;
 
@@ -31,7 +33,7 @@ Tensor run_fused(const FusedProblem& problem, Shape shape) {
   Tensor y = Tensor::empty(DType::kF32, std::move(shape));
   const FusedKernel& kernel = find(problem);
   float* out = y.as<float>();
-#pragma omp parallel
+#pragma omp parallel if (problem.rows * problem.cols > kWorthThreads)
   {
     const FloatEnvironment environment;
     const std::int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
@@ -96,7 +98,7 @@ class Forward {
  private:
   Tensor embed() const {
     const Tensor x = Tensor::empty(DType::kF32, {rows_, config_.hidden});
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (rows_ * config_.hidden > kWorthThreads)
     for (std::int64_t row = 0; row < rows_; ++row)
       for (std::int64_t i = 0; i < config_.hidden; ++i)
         x.as<float>()[row * config_.hidden + i] =
@@ -122,7 +124,7 @@ class Forward {
   void place_heads(Tensor& heads, std::int64_t count, const std::optional<Tensor>& norm) const {
     if (norm) heads = rms_norm(heads, *norm, config_.norm_epsilon);
     for (const Span& span : spans_) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (span.tokens * count * config_.head_dim > kWorthThreads)
       for (std::int64_t token = 0; token < span.tokens; ++token)
         for (std::int64_t head = 0; head < count; ++head)
           turn_head(span.rope, token, heads.as<float>() + ((span.row + token) * count + head) * config_.head_dim);
@@ -192,7 +194,9 @@ class Forward {
     scratch_bytes = (scratch_bytes + 63) / 64 * 64;
     const Buffer scratch = Buffer::allocate(scratch_bytes * static_cast<std::size_t>(omp_get_max_threads()));
     const std::int64_t count = static_cast<std::int64_t>(tasks.size());
-#pragma omp parallel
+    std::int64_t work = 0;
+    for (const Task& task : tasks) work += (task.end - task.begin) * task.problem->heads * task.problem->end_key(task.end - 1) * config_.head_dim;
+#pragma omp parallel if (work > 8 * kWorthThreads)
     {
       const FloatEnvironment environment;
       std::byte* mine = scratch.data() + scratch_bytes * static_cast<std::size_t>(omp_get_thread_num());

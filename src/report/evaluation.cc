@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numbers>
 
 #include <fmt/format.h>
 
@@ -23,6 +24,10 @@ std::string most_used(const Model& model, const Describe& describe) {
   return text;
 }
 
+double bits_per_byte(const Evaluation& evaluation, std::uint64_t bytes) {
+  return evaluation.nll * static_cast<double>(evaluation.tokens) / std::numbers::ln2 / static_cast<double>(bytes);
+}
+
 }  // namespace
 
 std::string weights_text(const Model& model) {
@@ -37,10 +42,11 @@ Json model_object(const Model& model) {
   return {{"weights", weights_text(model)}, {"activations", activations_text(model)}, {"bits_per_weight", model.bits_per_weight()}, {"weight_bytes", model.weight_bytes()}};
 }
 
-Json evaluation_object(const Evaluation& evaluation) {
+Json evaluation_object(const Evaluation& evaluation, std::uint64_t scored_bytes) {
   Json object{{"perplexity", number(evaluation.perplexity)},
               {"perplexity_stderr", number(evaluation.perplexity_stderr)},
               {"nll", number(evaluation.nll)},
+              {"bits_per_byte", scored_bytes > 0 ? number(bits_per_byte(evaluation, scored_bytes)) : Json(nullptr)},
               {"windows", evaluation.windows},
               {"tokens", evaluation.tokens},
               {"seconds", evaluation.seconds},
@@ -64,11 +70,12 @@ Json evaluation_object(const Evaluation& evaluation) {
   return object;
 }
 
-std::string evaluation_text(const Style& style, const Model& model, const Evaluation& evaluation) {
+std::string evaluation_text(const Style& style, const Model& model, const Evaluation& evaluation, std::uint64_t scored_bytes) {
   Table table({{""}, {""}});
   table.add({"weights", fmt::format("{} ({:.3f} bits per weight)", weights_text(model), model.bits_per_weight())});
   table.add({"activations", activations_text(model)});
   table.add({"perplexity", {fmt::format("{:.4f} +- {:.4f}", evaluation.perplexity, evaluation.perplexity_stderr), Paint::kBold}});
+  if (scored_bytes > 0) table.add({"bits per byte", fmt::format("{:.4f}", bits_per_byte(evaluation, scored_bytes))});
   table.add({"tokens", fmt::format("{} scored in {}, {} read per second", count_text(evaluation.tokens), duration_text(evaluation.seconds),
                                    count_text(static_cast<std::int64_t>(evaluation.tokens_per_second)))});
   if (evaluation.divergence) {

@@ -97,8 +97,8 @@ TEST(Model, AQuantizedCheckpointEqualsQuantizingAsItIsRead) {
   const auto tokens = test::random_tokens(33, 96, 4);
   const Tensor dense = read_at_once(open_model(place / "model"), tokens);
   int number = 0;
-  for (const char* scheme : {"int8:row", "int4:block32:asym", "nvfp4", "mxfp4", "fp6_e3m2:row", "msfp12"})
-    for (const char* activations : {"", "int8:row:dynamic", "fp8_e4m3:block32:dynamic", "int8:row:asym:dynamic"}) {
+  for (const auto& [scheme, activations] : {std::pair{"int8:row", "int8:row:dynamic"}, {"int4:block32:asym", "int8:row:asym:dynamic"}, {"nvfp4", ""},
+                                            {"mxfp4", "mxfp4:dynamic"}, {"fp6_e3m2:row", "fp8_e4m3:block32:dynamic"}, {"msfp12", ""}}) {
       SCOPED_TRACE(testing::Message() << scheme << " " << activations);
       Recipe recipe{.scheme = Scheme::parse(scheme)};
       if (*activations != '\0') recipe.activations = ActivationRecipe{.scheme = ActivationScheme::parse(activations), .rules = {{"o_proj", std::nullopt}}};

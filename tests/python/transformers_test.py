@@ -106,6 +106,18 @@ def test_quantized_weights_mean_their_values(narrow, tmp_path, scheme):
     assert relative_error(narrow_logits(narrow, tmp_path, tmp_path / "small", tokens), expected) < 1e-3
 
 
+def test_greedy_text_is_the_same(narrow):
+    """Forty tokens one by one through the cache."""
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(MODEL / "tokenizer.json"))
+    model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+    for prompt in ["To install the package, run", "The function returns a", "Copyright"]:
+        made = narrow("generate", MODEL, "-p", prompt, "-n", 40, "--compute", "fp32")
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        assert made["prompt_tokens"] == ids[0].tolist()
+        expected = model.generate(ids, max_new_tokens=40, do_sample=False, pad_token_id=1)[0, ids.shape[1]:].tolist()
+        assert made["tokens"] == [token for token in expected if token != 1]
+
+
 def test_speed_beside_transformers(narrow, tmp_path):
     """Evaluation in bf16 and int8 beside transformers in its better type, the same windows, the same threads, in one run."""
     threads = min(2, os.cpu_count())

@@ -43,7 +43,8 @@ class LogitsFile {
 };
 
 void run_eval(Context& context, const EvalOptions& options) {
-  const TokenWindows windows = load_tokens(options.tokens);
+  const LoadedTokens loaded = load_tokens(options.tokens, options.model);
+  const TokenWindows& windows = loaded.windows;
   const Model model = open_model(options.model, make_model_options(options.scheme));
   std::optional<Model> base;
   if (!options.base.empty()) base = open_model(options.base, {.compute = make_model_options(options.scheme).compute});
@@ -66,9 +67,9 @@ void run_eval(Context& context, const EvalOptions& options) {
   if (!options.logits.empty()) logits.write();
   Json answer{{"model", options.model}, {"base", options.base.empty() ? Json(nullptr) : Json(options.base)}};
   answer.update(report::model_object(model));
-  answer.update(report::evaluation_object(result));
+  answer.update(report::evaluation_object(result, loaded.scored_bytes));
   context.answer(answer);
-  context.print(report::evaluation_text(context.out, model, result));
+  context.print(report::evaluation_text(context.out, model, result, loaded.scored_bytes));
 }
 
 }  // namespace
@@ -77,6 +78,7 @@ void add_eval(CLI::App& app, Context& context) {
   auto options = std::make_shared<EvalOptions>();
   CLI::App* command = add_command(app, "eval", "Perplexity of a model, and its KL divergence from a base model",
                                   "  narrow eval small/ --tokens docs_tokens.safetensors --base model/\n"
+                                  "  narrow eval model/ --text book.txt\n"
                                   "  narrow eval model/ --tokens docs_tokens.safetensors --scheme int8:row --activations int8:row:dynamic\n\n"
                                   "Each window is read on its own; its tokens 1 .. length-1 are scored.\n");
   command->add_option("MODEL", options->model, "A Hugging Face directory, plain or quantized by narrow")->type_name("")->required();
