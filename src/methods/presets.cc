@@ -1,18 +1,15 @@
 /// The presets: one row each.
 
 #include <algorithm>
-#include <cctype>
 
-#include <fmt/format.h>
-
-#include "narrow/error.h"
 #include "narrow/recipe.h"
 
 namespace narrow {
 namespace {
 
+/// In capitals, since nvfp4 and mxfp4 are schemes; a hyphen or an underscore.
 bool same_name(std::string_view a, std::string_view b) {
-  const auto plain = [](char c) { return c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c))); };
+  const auto plain = [](char c) { return c == '-' ? '_' : c; };
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](char x, char y) { return plain(x) == plain(y); });
 }
 
