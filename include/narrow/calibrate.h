@@ -25,7 +25,7 @@ class StreamingHistogram {
 
   int exponent() const { return exponent_; }
   std::int64_t count() const { return count_; }
-  double width() const;                                    ///< of a bin
+  double width() const;  ///< of a bin
   const std::vector<std::int64_t>& bins() const { return bins_; }
   /// Counts of magnitudes: bin i holds |x| in [i, i + 1) * width.
   std::vector<std::int64_t> magnitudes() const;
@@ -45,8 +45,8 @@ struct InputStatistics {
   double minimum = 0.0, maximum = 0.0;                  ///< over all
   double average_minimum = 0.0, average_maximum = 0.0;  ///< mean over batches of each one's extremes
   StreamingHistogram histogram;
-  std::vector<float> channel_max;                       ///< largest magnitude of each channel: SmoothQuant, AWQ
-  std::vector<double> second_moment;                    ///< sum of x^T x, [channels, channels], where asked for: GPTQ
+  std::vector<float> channel_max;     ///< largest magnitude of each channel: SmoothQuant, AWQ
+  std::vector<double> second_moment;  ///< sum of x^T x, [channels, channels], where asked for: GPTQ
 
   /// Rows of fp32.
   void add(const Tensor& x, bool with_second_moment);
@@ -55,8 +55,8 @@ struct InputStatistics {
 
 /// By module; modules that share their input share its statistics.
 struct CalibrationStatistics {
-  std::map<std::string, InputStatistics> inputs;        ///< by the first module of those that share
-  std::map<std::string, std::string> shared;            ///< every module to its entry of inputs
+  std::map<std::string, InputStatistics> inputs;  ///< by the first module of those that share
+  std::map<std::string, std::string> shared;      ///< every module to its entry of inputs
 
   void add(std::span<const std::string> modules, const Tensor& x, bool with_second_moment);
   /// The same over the texts of both: statistics of several processes join.

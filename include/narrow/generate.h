@@ -24,7 +24,7 @@ struct GenerateOptions {
   std::int64_t tokens = 128;  ///< at most
   SampleOptions sampling{};
   Scheme cache = Scheme::parse("fp32");
-  bool stop_at_end = true;    ///< at an end-of-text token of the config
+  bool stop_at_end = true;  ///< at an end-of-text token of the config
 };
 
 struct Generation {

@@ -40,7 +40,7 @@ struct ModelConfig {
   float norm_epsilon = 1e-5f;
   bool tied_head = false;
   RopeConfig rope;
-  std::vector<std::int64_t> windows;       ///< of attention, one per layer; 0: none
+  std::vector<std::int64_t> windows;  ///< of attention, one per layer; 0: none
   std::optional<std::int64_t> bos{};
   std::vector<std::int64_t> eos{};
 };
@@ -100,7 +100,7 @@ struct LinearInfo {
   Scheme weight;                                 ///< dense: fp32, fp16 or bf16 without scales
   std::optional<ActivationScheme> activation{};  ///< none: the input stays fp32
   std::int64_t n = 0, k = 0;
-  std::uint64_t bytes = 0;                       ///< of the stored weight, without padding
+  std::uint64_t bytes = 0;  ///< of the stored weight, without padding
 };
 
 class Model {
@@ -123,8 +123,8 @@ class Model {
   std::shared_ptr<const State> state_;
 };
 
-/// Reads config.json and the weights. Throws Unsupported in one sentence for an architecture that is not there, CorruptFile where a tensor is missing
-/// or has another shape.
+/// Reads config.json and the weights. Throws Unsupported in one sentence for an architecture that is not there, CorruptFile where a tensor
+/// is missing or has another shape.
 Model open_model(const std::filesystem::path& path, const ModelOptions& options = {});
 
 }  // namespace narrow

@@ -48,12 +48,15 @@ void StreamingHistogram::merge(const StreamingHistogram& other) {
 
 std::vector<std::int64_t> StreamingHistogram::magnitudes() const {
   std::vector<std::int64_t> result(kBins / 2);
-  for (int i = 0; i < kBins / 2; ++i) result[static_cast<std::size_t>(i)] = bins_[static_cast<std::size_t>(kBins / 2 + i)] + bins_[static_cast<std::size_t>(kBins / 2 - 1 - i)];
+  for (int i = 0; i < kBins / 2; ++i)
+    result[static_cast<std::size_t>(i)] =
+        bins_[static_cast<std::size_t>(kBins / 2 + i)] + bins_[static_cast<std::size_t>(kBins / 2 - 1 - i)];
   return result;
 }
 
 StreamingHistogram StreamingHistogram::restore(int exponent, std::vector<std::int64_t> bins) {
-  if (bins.size() != kBins || exponent < kLowest || exponent > kHighest || std::any_of(bins.begin(), bins.end(), [](std::int64_t count) { return count < 0; }))
+  if (bins.size() != kBins || exponent < kLowest || exponent > kHighest ||
+      std::any_of(bins.begin(), bins.end(), [](std::int64_t count) { return count < 0; }))
     throw InvalidArgument("a histogram has other bins or another range than narrow writes");
   StreamingHistogram histogram;
   histogram.exponent_ = exponent;

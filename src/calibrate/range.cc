@@ -20,7 +20,8 @@ double magnitude_percentile(const StreamingHistogram& histogram, double share) {
   double seen = 0.0;
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const double here = static_cast<double>(counts[i]);
-    if (here > 0.0 && seen + here >= wanted) return (static_cast<double>(i) + std::clamp((wanted - seen) / here, 0.0, 1.0)) * histogram.width();
+    if (here > 0.0 && seen + here >= wanted)
+      return (static_cast<double>(i) + std::clamp((wanted - seen) / here, 0.0, 1.0)) * histogram.width();
     seen += here;
   }
   return static_cast<double>(counts.size()) * histogram.width();
@@ -110,18 +111,25 @@ RangeMethod RangeMethod::parse(std::string_view text) {
     RangeMethod method{Kind::kPercentile};
     const std::string_view digits = text.substr(kPrefix.size());
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), method.percentile);
-    if (error == std::errc() && end == digits.data() + digits.size() && method.percentile > 0.0 && method.percentile <= 100.0) return method;
+    if (error == std::errc() && end == digits.data() + digits.size() && method.percentile > 0.0 && method.percentile <= 100.0)
+      return method;
   }
-  throw InvalidArgument(fmt::format("'{}' is no way to choose a range; there are minmax, average, percentile, percentile=P, entropy and mse", text));
+  throw InvalidArgument(
+      fmt::format("'{}' is no way to choose a range; there are minmax, average, percentile, percentile=P, entropy and mse", text));
 }
 
 std::string RangeMethod::to_string() const {
   switch (kind) {
-    case Kind::kMinMax: return "minmax";
-    case Kind::kAverage: return "average";
-    case Kind::kPercentile: return fmt::format("percentile={}", percentile);
-    case Kind::kEntropy: return "entropy";
-    case Kind::kMse: return "mse";
+    case Kind::kMinMax:
+      return "minmax";
+    case Kind::kAverage:
+      return "average";
+    case Kind::kPercentile:
+      return fmt::format("percentile={}", percentile);
+    case Kind::kEntropy:
+      return "entropy";
+    case Kind::kMse:
+      return "mse";
   }
   return {};
 }
@@ -148,14 +156,16 @@ StaticScale static_scale(const InputStatistics& s, const Scheme& scheme, const R
     result.zero_point = static_cast<std::uint8_t>(std::clamp(std::nearbyint(-bottom / static_cast<double>(result.scale)), 0.0, codes));
     return result;
   }
-  const double limit = std::max(-low, high), largest = static_cast<double>(element.largest()) * (scheme.has_outer_scale ? static_cast<double>(scheme.scale.largest()) : 1.0);
+  const double limit = std::max(-low, high), largest = static_cast<double>(element.largest()) *
+                                                       (scheme.has_outer_scale ? static_cast<double>(scheme.scale.largest()) : 1.0);
   if (limit > 0.0) result.scale = static_cast<float>(limit / largest);
   return result;
 }
 
 void set_static_scales(ActivationRecipe& recipe, const CalibrationStatistics& statistics, const RangeMethod& method) {
   for (const auto& [module, entry] : statistics.shared)
-    if (const auto scheme = recipe.scheme_of(module); scheme && scheme->is_static) recipe.scales[module] = static_scale(statistics.inputs.at(entry), scheme->scheme, method);
+    if (const auto scheme = recipe.scheme_of(module); scheme && scheme->is_static)
+      recipe.scales[module] = static_scale(statistics.inputs.at(entry), scheme->scheme, method);
 }
 
 }  // namespace narrow

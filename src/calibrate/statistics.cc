@@ -24,7 +24,8 @@ void add_outer_products(const float* x, std::int64_t rows, std::int64_t cols, st
         const float factor = row[i];
         for (std::int64_t j = 0; j < cols; ++j) partial[static_cast<std::size_t>(j)] += factor * row[j];
       }
-      for (std::int64_t j = 0; j < cols; ++j) sum[static_cast<std::size_t>(i * cols + j)] += static_cast<double>(partial[static_cast<std::size_t>(j)]);
+      for (std::int64_t j = 0; j < cols; ++j)
+        sum[static_cast<std::size_t>(i * cols + j)] += static_cast<double>(partial[static_cast<std::size_t>(j)]);
     }
   }
 }
@@ -104,7 +105,8 @@ void CalibrationStatistics::add(std::span<const std::string> modules, const Tens
 void CalibrationStatistics::merge(const CalibrationStatistics& other) {
   for (const auto& [module, entry] : other.shared)
     if (const auto known = shared.find(module); known != shared.end() && known->second != entry)
-      throw InvalidArgument(fmt::format("the statistics are of different models: {} shares its input with {} and with {}", module, known->second, entry));
+      throw InvalidArgument(
+          fmt::format("the statistics are of different models: {} shares its input with {} and with {}", module, known->second, entry));
   shared.insert(other.shared.begin(), other.shared.end());
   for (const auto& [entry, statistics] : other.inputs) inputs[entry].merge(statistics);
 }

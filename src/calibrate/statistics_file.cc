@@ -35,7 +35,12 @@ void CalibrationStatistics::save(const std::filesystem::path& path) const {
   std::map<std::string, std::string> metadata{{"format", kFormat}, {"version", "1"}};
   for (const auto& [module, entry] : shared) metadata["shares." + module] = entry;
   for (const auto& [name, s] : inputs) {
-    const Range range{static_cast<double>(s.tokens), static_cast<double>(s.batches), s.minimum, s.maximum, s.average_minimum, s.average_maximum,
+    const Range range{static_cast<double>(s.tokens),
+                      static_cast<double>(s.batches),
+                      s.minimum,
+                      s.maximum,
+                      s.average_minimum,
+                      s.average_maximum,
                       static_cast<double>(s.histogram.exponent())};
     const std::int64_t channels = static_cast<std::int64_t>(s.channel_max.size());
     tensors[name + std::string(kHistogram)] = copied(DType::kI64, {StreamingHistogram::kBins}, s.histogram.bins().data());
@@ -50,10 +55,12 @@ CalibrationStatistics CalibrationStatistics::load(const std::filesystem::path& p
   const Checkpoint file = open_checkpoint(path);
   const auto corrupt = [&](const std::string& why) { return CorruptFile(fmt::format("{}: {}", path.string(), why)); };
   const std::map<std::string, std::string>& metadata = file.metadata(file.tensor_files().front());
-  if (const auto format = metadata.find("format"); format == metadata.end() || format->second != kFormat) throw corrupt("it is no calibration of narrow");
+  if (const auto format = metadata.find("format"); format == metadata.end() || format->second != kFormat)
+    throw corrupt("it is no calibration of narrow");
   CalibrationStatistics result;
   const auto read = [&](const std::string& name, DType dtype, const Shape& shape) {
-    if (!file.contains(name) || file.dtype(name) != dtype || (shape.front() >= 0 && file.shape(name) != shape)) throw corrupt(fmt::format("the tensor {} is missing or has another type", name));
+    if (!file.contains(name) || file.dtype(name) != dtype || (shape.front() >= 0 && file.shape(name) != shape))
+      throw corrupt(fmt::format("the tensor {} is missing or has another type", name));
     return file.tensor(name);
   };
   for (const std::string& tensor : file.names()) {
@@ -73,7 +80,8 @@ CalibrationStatistics CalibrationStatistics::load(const std::filesystem::path& p
     s.average_minimum = range.average_minimum;
     s.average_maximum = range.average_maximum;
     try {
-      s.histogram = StreamingHistogram::restore(static_cast<int>(range.exponent), {bins.as<std::int64_t>(), bins.as<std::int64_t>() + bins.size()});
+      s.histogram =
+          StreamingHistogram::restore(static_cast<int>(range.exponent), {bins.as<std::int64_t>(), bins.as<std::int64_t>() + bins.size()});
     } catch (const InvalidArgument& wrong) {
       throw corrupt(fmt::format("{}: {}", tensor, wrong.what()));
     }

@@ -13,17 +13,17 @@ namespace narrow {
 /// there is a window. Token t has position first_position + t; keys and values are there for every position up to the last token's.
 struct AttentionProblem {
   std::int64_t tokens = 0;
-  std::int64_t heads = 0;           ///< query heads of a token, one after the other
+  std::int64_t heads = 0;  ///< query heads of a token, one after the other
   std::int64_t head_dim = 0;
   std::int64_t first_position = 0;
-  std::int64_t window = 0;          ///< keys that a token sees, itself included; 0: all before it
+  std::int64_t window = 0;  ///< keys that a token sees, itself included; 0: all before it
   float scale = 1.0f;
-  const float* q = nullptr;         ///< [tokens][heads][head_dim]
-  std::int64_t q_stride = 0;        ///< from token to token, in elements
-  const float* k = nullptr;         ///< [first_position + tokens][head_dim]
+  const float* q = nullptr;   ///< [tokens][heads][head_dim]
+  std::int64_t q_stride = 0;  ///< from token to token, in elements
+  const float* k = nullptr;   ///< [first_position + tokens][head_dim]
   const float* v = nullptr;
   std::int64_t kv_stride = 0;
-  float* out = nullptr;             ///< as q
+  float* out = nullptr;  ///< as q
   std::int64_t out_stride = 0;
 
   std::int64_t first_key(std::int64_t token) const {

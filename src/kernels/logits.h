@@ -9,9 +9,9 @@
 namespace narrow {
 
 struct LogitSums {
-  double log_sum = 0.0;       ///< log of the sum of exp(x_i)
-  double difference = 0.0;    ///< sum of softmax(x)_i * (x_i - y_i); 0 without y
-  std::int64_t largest = 0;   ///< the first index of the largest x
+  double log_sum = 0.0;      ///< log of the sum of exp(x_i)
+  double difference = 0.0;   ///< sum of softmax(x)_i * (x_i - y_i); 0 without y
+  std::int64_t largest = 0;  ///< the first index of the largest x
 };
 
 /// A row of the table. Pure; y may be null.

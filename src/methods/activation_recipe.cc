@@ -17,12 +17,16 @@ constexpr std::string_view kDynamic = ":dynamic", kStatic = ":static", kNone = "
 /// Dynamic scales must come from one token alone, so that no result depends on what else is in the batch.
 void check(const ActivationScheme& activation, std::string_view text) {
   const Scheme& scheme = activation.scheme;
-  const bool by_token = scheme.granularity.kind == Granularity::Kind::kNone || (scheme.granularity.kind == Granularity::Kind::kRectangle && scheme.granularity.rows == 1);
+  const bool by_token = scheme.granularity.kind == Granularity::Kind::kNone ||
+                        (scheme.granularity.kind == Granularity::Kind::kRectangle && scheme.granularity.rows == 1);
   const bool whole = scheme.granularity.kind == Granularity::Kind::kTensor;
   if (activation.is_static && !whole && !scheme.has_outer_scale)
-    throw InvalidArgument(fmt::format("activations {}: static scales are one per tensor; use for example int8:tensor:static", io::in_quotes(text)));
+    throw InvalidArgument(
+        fmt::format("activations {}: static scales are one per tensor; use for example int8:tensor:static", io::in_quotes(text)));
   if (!activation.is_static && (!by_token || scheme.has_outer_scale))
-    throw InvalidArgument(fmt::format("activations {}: dynamic scales belong to a token (row, blockB); a scale over the whole tensor must be static", io::in_quotes(text)));
+    throw InvalidArgument(
+        fmt::format("activations {}: dynamic scales belong to a token (row, blockB); a scale over the whole tensor must be static",
+                    io::in_quotes(text)));
 }
 
 io::Json rule_scheme(const std::optional<ActivationScheme>& scheme) { return scheme ? scheme->to_string() : std::string(kNone); }
@@ -32,11 +36,13 @@ ActivationRecipe from_json(const io::Json& json) {
   recipe.scheme = ActivationScheme::parse(json.at("scheme").get<std::string>());
   for (const io::Json& rule : json.at("rules")) {
     const std::string scheme = rule.at("scheme").get<std::string>();
-    recipe.rules.emplace_back(rule.at("match").get<std::string>(), scheme == kNone ? std::nullopt : std::optional(ActivationScheme::parse(scheme)));
+    recipe.rules.emplace_back(rule.at("match").get<std::string>(),
+                              scheme == kNone ? std::nullopt : std::optional(ActivationScheme::parse(scheme)));
   }
   for (const auto& [module, entry] : json.at("scales").items()) {
     const StaticScale scale{entry.at("scale").get<float>(), entry.at("zero_point").get<std::uint8_t>()};
-    if (!(scale.scale > 0.0f) || !std::isfinite(scale.scale)) throw InvalidArgument(fmt::format("the scale of {} is not a positive number", io::in_quotes(module)));
+    if (!(scale.scale > 0.0f) || !std::isfinite(scale.scale))
+      throw InvalidArgument(fmt::format("the scale of {} is not a positive number", io::in_quotes(module)));
     recipe.scales[module] = scale;
   }
   return recipe;
@@ -79,7 +85,8 @@ std::optional<ActivationRecipe> read_activations(const Checkpoint& checkpoint) {
   const std::filesystem::path path = checkpoint.directory() / io::kConfigFile;
   const io::Json config = io::parse_json(text, path);
   const auto quantization = config.find("quantization_config");
-  if (quantization == config.end() || !quantization->is_object() || quantization->value("quant_method", io::Json()) != "narrow" || !quantization->contains("activations"))
+  if (quantization == config.end() || !quantization->is_object() || quantization->value("quant_method", io::Json()) != "narrow" ||
+      !quantization->contains("activations"))
     return std::nullopt;
   try {
     return from_json(quantization->at("activations"));

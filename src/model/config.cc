@@ -44,7 +44,8 @@ class Reader {
     const Json* value = find(object, key);
     if (value == nullptr && otherwise) return *otherwise;
     if (value == nullptr) corrupt(fmt::format("its RoPE parameters have no {}", key));
-    if (!value->is_number() || !std::isfinite(value->get<double>())) corrupt(fmt::format("{} is {}, which is no number", key, value->dump()));
+    if (!value->is_number() || !std::isfinite(value->get<double>()))
+      corrupt(fmt::format("{} is {}, which is no number", key, value->dump()));
     return value->get<double>();
   }
   double number(const char* key, double otherwise) const { return number(json_, key, otherwise); }
@@ -74,7 +75,8 @@ class Reader {
 std::string Reader::model_type() const {
   const std::string type = text("model_type", "");
   if (type == "llama" || type == "mistral" || type == "qwen2" || type == "qwen3") return type;
-  unsupported(fmt::format("the executor has llama, mistral, qwen2 and qwen3, but no architecture {}", type.empty() ? "(model_type is missing)" : io::in_quotes(type)));
+  unsupported(fmt::format("the executor has llama, mistral, qwen2 and qwen3, but no architecture {}",
+                          type.empty() ? "(model_type is missing)" : io::in_quotes(type)));
 }
 
 RopeConfig Reader::rope(std::int64_t max_positions) const {
@@ -86,13 +88,14 @@ RopeConfig Reader::rope(std::int64_t max_positions) const {
   const Json& parameters = object == nullptr ? kNothing : *object;
   rope.theta = number(parameters, "rope_theta", number("rope_theta", 10000.0));
   if (!(rope.theta > 1.0)) corrupt(fmt::format("rope_theta is {}; it must be above 1", rope.theta));
-  if (number(parameters, "partial_rotary_factor", number("partial_rotary_factor", 1.0)) != 1.0) unsupported("the executor turns whole heads; it has no partial_rotary_factor");
+  if (number(parameters, "partial_rotary_factor", number("partial_rotary_factor", 1.0)) != 1.0)
+    unsupported("the executor turns whole heads; it has no partial_rotary_factor");
   const std::string kind = text(parameters, "rope_type", text(parameters, "type", "default"));
   if (kind == "default") return rope;
   rope.factor = number(parameters, "factor");
   if (!(rope.factor >= 1.0)) corrupt(fmt::format("the RoPE factor is {}; it must be at least 1", rope.factor));
-  rope.original_positions = static_cast<std::int64_t>(
-      number(parameters, "original_max_position_embeddings", number("original_max_position_embeddings", static_cast<double>(max_positions))));
+  rope.original_positions = static_cast<std::int64_t>(number(
+      parameters, "original_max_position_embeddings", number("original_max_position_embeddings", static_cast<double>(max_positions))));
   if (rope.original_positions < 1) corrupt("original_max_position_embeddings is not positive");
   if (kind == "linear") {
     rope.kind = RopeConfig::Kind::kLinear;
@@ -102,13 +105,15 @@ RopeConfig Reader::rope(std::int64_t max_positions) const {
     rope.kind = RopeConfig::Kind::kLlama3;
     rope.low_frequency = number(parameters, "low_freq_factor");
     rope.high_frequency = number(parameters, "high_freq_factor");
-    if (!(rope.low_frequency > 0.0 && rope.high_frequency > rope.low_frequency)) corrupt("low_freq_factor must be positive and below high_freq_factor");
+    if (!(rope.low_frequency > 0.0 && rope.high_frequency > rope.low_frequency))
+      corrupt("low_freq_factor must be positive and below high_freq_factor");
   } else if (kind == "yarn") {
     rope.kind = RopeConfig::Kind::kYarn;
     rope.beta_fast = number(parameters, "beta_fast", 32.0);
     rope.beta_slow = number(parameters, "beta_slow", 1.0);
     rope.truncate = flag(parameters, "truncate", true);
-    for (const auto& [key, place] : {std::pair{"attention_factor", &rope.attention_factor}, {"mscale", &rope.mscale}, {"mscale_all_dim", &rope.mscale_all_dim}})
+    for (const auto& [key, place] :
+         {std::pair{"attention_factor", &rope.attention_factor}, {"mscale", &rope.mscale}, {"mscale_all_dim", &rope.mscale_all_dim}})
       if (find(parameters, key) != nullptr) *place = number(parameters, key);
   } else {
     unsupported(fmt::format("the executor has the RoPE types default, linear, dynamic, llama3 and yarn, but not {}", io::in_quotes(kind)));
@@ -158,7 +163,8 @@ ModelConfig parse(const Json& json, const std::filesystem::path& path) {
   config.max_positions = reader.dimension("max_position_embeddings", 2048);
   config.norm_epsilon = static_cast<float>(reader.number("rms_norm_eps", 1e-6));
   config.tied_head = reader.flag("tie_word_embeddings", false);
-  if (config.heads % config.kv_heads != 0) reader.corrupt(fmt::format("{} query heads cannot share {} key heads", config.heads, config.kv_heads));
+  if (config.heads % config.kv_heads != 0)
+    reader.corrupt(fmt::format("{} query heads cannot share {} key heads", config.heads, config.kv_heads));
   if (config.head_dim % 2 != 0) reader.corrupt(fmt::format("head_dim is {}; RoPE turns pairs and needs an even one", config.head_dim));
   if (!(config.norm_epsilon >= 0.0f)) reader.corrupt("rms_norm_eps is negative");
   if (const std::string activation = reader.text("hidden_act", "silu"); activation != "silu")

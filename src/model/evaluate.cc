@@ -135,8 +135,8 @@ Evaluation evaluate(const Model& model, const TokenWindows& windows, const Evalu
   for (const auto& window : windows)
     if (window.size() < 2) throw InvalidArgument("evaluate: a window needs at least two tokens, one to read and one to score");
   if (options.base != nullptr && options.base->config().vocabulary != model.config().vocabulary)
-    throw InvalidArgument(fmt::format("evaluate: the model has {} tokens and its base {}; only models of one vocabulary can be compared", model.config().vocabulary,
-                                      options.base->config().vocabulary));
+    throw InvalidArgument(fmt::format("evaluate: the model has {} tokens and its base {}; only models of one vocabulary can be compared",
+                                      model.config().vocabulary, options.base->config().vocabulary));
   Evaluation result;
   Scores scores;
   Reader reader(model, options.cache);
@@ -158,7 +158,9 @@ Evaluation evaluate(const Model& model, const TokenWindows& windows, const Evalu
     if (options.logits) options.logits(logits);
     read += tokens;
     for (std::size_t i = before; i < scores.nll.size(); ++i) nll += scores.nll[i];
-    if (options.progress) options.progress(static_cast<std::int64_t>(last), static_cast<std::int64_t>(windows.size()), nll / static_cast<double>(scores.nll.size()));
+    if (options.progress)
+      options.progress(static_cast<std::int64_t>(last), static_cast<std::int64_t>(windows.size()),
+                       nll / static_cast<double>(scores.nll.size()));
   }
   const Mean mean = mean_of(scores.nll);
   result.windows = static_cast<std::int64_t>(windows.size());

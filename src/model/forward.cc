@@ -45,13 +45,25 @@ Tensor run_fused(const FusedProblem& problem, Shape shape) {
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, float epsilon) {
   const std::int64_t cols = weight.size();
-  return run_fused({.op = FusedOp::kRmsNorm, .rows = x.size() / cols, .cols = cols, .x = x.data(), .x_stride = cols, .weight = weight.data(), .epsilon = epsilon},
+  return run_fused({.op = FusedOp::kRmsNorm,
+                    .rows = x.size() / cols,
+                    .cols = cols,
+                    .x = x.data(),
+                    .x_stride = cols,
+                    .weight = weight.data(),
+                    .epsilon = epsilon},
                    x.shape());
 }
 
 Tensor silu_multiply(const Tensor& gate, const Tensor& up) {
   const std::int64_t cols = gate.shape().back();
-  return run_fused({.op = FusedOp::kSiluMul, .rows = gate.size() / cols, .cols = cols, .x = gate.data(), .x_stride = cols, .other = up.data(), .other_stride = cols},
+  return run_fused({.op = FusedOp::kSiluMul,
+                    .rows = gate.size() / cols,
+                    .cols = cols,
+                    .x = gate.data(),
+                    .x_stride = cols,
+                    .other = up.data(),
+                    .other_stride = cols},
                    gate.shape());
 }
 
@@ -65,20 +77,25 @@ struct Span {
 
 class Forward {
  public:
-  Forward(const Model::State& state, std::span<const Sequence> sequences, const InputObserver& observer) : state_(state), config_(state.config), observer_(observer) {
+  Forward(const Model::State& state, std::span<const Sequence> sequences, const InputObserver& observer)
+      : state_(state), config_(state.config), observer_(observer) {
     for (const Sequence& sequence : sequences) {
-      if (sequence.cache == nullptr || sequence.tokens.empty()) throw InvalidArgument("forward: a sequence needs a cache and at least one token");
+      if (sequence.cache == nullptr || sequence.tokens.empty())
+        throw InvalidArgument("forward: a sequence needs a cache and at least one token");
       KvCache::State& cache = sequence.cache->state();
       for (const Span& other : spans_)
         if (other.cache == &cache) throw InvalidArgument("forward: two sequences share a cache");
       if (static_cast<std::int64_t>(cache.layers.size()) != config_.layers || cache.width() != config_.kv_heads * config_.head_dim)
         throw InvalidArgument("forward: the cache was made for another model");
       Span span{.cache = &cache, .row = rows_, .tokens = static_cast<std::int64_t>(sequence.tokens.size()), .position = cache.size};
-      span.rope = model::rope_table(model::rope_frequencies(config_.rope, config_.head_dim, config_.max_positions, span.position + span.tokens), span.position, span.tokens);
+      span.rope =
+          model::rope_table(model::rope_frequencies(config_.rope, config_.head_dim, config_.max_positions, span.position + span.tokens),
+                            span.position, span.tokens);
       rows_ += span.tokens;
       spans_.push_back(std::move(span));
       for (const std::int32_t token : sequence.tokens) {
-        if (token < 0 || token >= config_.vocabulary) throw InvalidArgument(fmt::format("forward: token {} is none of the {} of the vocabulary", token, config_.vocabulary));
+        if (token < 0 || token >= config_.vocabulary)
+          throw InvalidArgument(fmt::format("forward: token {} is none of the {} of the vocabulary", token, config_.vocabulary));
         tokens_.push_back(token);
       }
     }
@@ -109,7 +126,8 @@ class Forward {
   Tensor last_rows() const {
     Tensor last = Tensor::empty(DType::kF32, {static_cast<std::int64_t>(spans_.size()), config_.hidden});
     for (std::size_t i = 0; i < spans_.size(); ++i)
-      std::copy_n(x_.as<float>() + (spans_[i].row + spans_[i].tokens - 1) * config_.hidden, config_.hidden, last.as<float>() + static_cast<std::int64_t>(i) * config_.hidden);
+      std::copy_n(x_.as<float>() + (spans_[i].row + spans_[i].tokens - 1) * config_.hidden, config_.hidden,
+                  last.as<float>() + static_cast<std::int64_t>(i) * config_.hidden);
     return last;
   }
 
@@ -156,7 +174,8 @@ class Forward {
   /// The problems of one layer: one per sequence and key head.
   std::vector<AttentionProblem> problems(std::size_t index, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out) {
     std::vector<AttentionProblem> problems;
-    const std::int64_t width = config_.kv_heads * config_.head_dim, group = config_.heads / config_.kv_heads, q_width = config_.heads * config_.head_dim;
+    const std::int64_t width = config_.kv_heads * config_.head_dim, group = config_.heads / config_.kv_heads,
+                       q_width = config_.heads * config_.head_dim;
     decoded_.resize(spans_.size());
     for (std::size_t i = 0; i < spans_.size(); ++i) {
       const Span& span = spans_[i];
@@ -167,9 +186,18 @@ class Forward {
       const float* values = span.cache->read(layer.values, span.position + span.tokens, decoded_[i][1]);
       for (std::int64_t head = 0; head < config_.kv_heads; ++head) {
         const std::int64_t first = span.row * q_width + head * group * config_.head_dim;
-        problems.push_back({.tokens = span.tokens, .heads = group, .head_dim = config_.head_dim, .first_position = span.position, .window = config_.windows[index],
-                            .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)), .q = q.as<float>() + first, .q_stride = q_width,
-                            .k = keys + head * config_.head_dim, .v = values + head * config_.head_dim, .kv_stride = width, .out = out.as<float>() + first,
+        problems.push_back({.tokens = span.tokens,
+                            .heads = group,
+                            .head_dim = config_.head_dim,
+                            .first_position = span.position,
+                            .window = config_.windows[index],
+                            .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                            .q = q.as<float>() + first,
+                            .q_stride = q_width,
+                            .k = keys + head * config_.head_dim,
+                            .v = values + head * config_.head_dim,
+                            .kv_stride = width,
+                            .out = out.as<float>() + first,
                             .out_stride = q_width});
       }
     }
@@ -195,7 +223,8 @@ class Forward {
     const Buffer scratch = Buffer::allocate(scratch_bytes * static_cast<std::size_t>(omp_get_max_threads()));
     const std::int64_t count = static_cast<std::int64_t>(tasks.size());
     std::int64_t work = 0;
-    for (const Task& task : tasks) work += (task.end - task.begin) * task.problem->heads * task.problem->end_key(task.end - 1) * config_.head_dim;
+    for (const Task& task : tasks)
+      work += (task.end - task.begin) * task.problem->heads * task.problem->end_key(task.end - 1) * config_.head_dim;
 #pragma omp parallel if (work > 8 * kWorthThreads)
     {
       const FloatEnvironment environment;
@@ -215,7 +244,7 @@ class Forward {
   std::vector<Span> spans_;
   std::vector<std::int64_t> tokens_;
   std::int64_t rows_ = 0;
-  Tensor x_;  ///< the stream [rows, hidden]
+  Tensor x_;                                    ///< the stream [rows, hidden]
   std::vector<std::array<Buffer, 2>> decoded_;  ///< fp32 keys and values of narrow caches, one layer at a time
 };
 

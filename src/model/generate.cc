@@ -27,9 +27,11 @@ double uniform(std::uint64_t seed, std::uint64_t step) {
 }
 
 void check(const SampleOptions& options) {
-  if (!(options.temperature >= 0.0) || !std::isfinite(options.temperature)) throw InvalidArgument(fmt::format("sample: the temperature is {}; it must not be negative", options.temperature));
+  if (!(options.temperature >= 0.0) || !std::isfinite(options.temperature))
+    throw InvalidArgument(fmt::format("sample: the temperature is {}; it must not be negative", options.temperature));
   if (options.top_k < 0) throw InvalidArgument(fmt::format("sample: top_k is {}; it must not be negative", options.top_k));
-  if (!(options.top_p > 0.0 && options.top_p <= 1.0)) throw InvalidArgument(fmt::format("sample: top_p is {}; it must be above 0 and at most 1", options.top_p));
+  if (!(options.top_p > 0.0 && options.top_p <= 1.0))
+    throw InvalidArgument(fmt::format("sample: top_p is {}; it must be above 0 and at most 1", options.top_p));
 }
 
 }  // namespace
@@ -66,7 +68,8 @@ std::int32_t sample(std::span<const float> logits, const SampleOptions& options,
   return order[count - 1];
 }
 
-Generation generate(const Model& model, std::span<const std::int32_t> prompt, const GenerateOptions& options, const std::function<bool(std::int32_t)>& on_token) {
+Generation generate(const Model& model, std::span<const std::int32_t> prompt, const GenerateOptions& options,
+                    const std::function<bool(std::int32_t)>& on_token) {
   if (prompt.empty()) throw InvalidArgument("generate: the prompt is empty; give at least one token");
   check(options.sampling);
   KvCache cache = model.make_cache(options.cache);
@@ -78,7 +81,8 @@ Generation generate(const Model& model, std::span<const std::int32_t> prompt, co
   begin = Clock::now();
   const std::vector<std::int64_t>& ends = model.config().eos;
   while (static_cast<std::int64_t>(result.tokens.size()) < options.tokens) {
-    const std::int32_t token = sample({logits.as<float>(), static_cast<std::size_t>(logits.size())}, options.sampling, result.tokens.size());
+    const std::int32_t token =
+        sample({logits.as<float>(), static_cast<std::size_t>(logits.size())}, options.sampling, result.tokens.size());
     result.ended = options.stop_at_end && std::find(ends.begin(), ends.end(), token) != ends.end();
     if (result.ended) break;
     result.tokens.push_back(token);

@@ -39,8 +39,12 @@ void KvCache::State::reserve(Rows& rows, std::int64_t positions) const {
 QuantizedTensor KvCache::State::part(const Rows& rows, std::int64_t position, std::int64_t count) const {
   const std::size_t first = static_cast<std::size_t>(position * kv_heads), all = static_cast<std::size_t>(count * kv_heads);
   const std::size_t row = packed_row_bytes(scheme, head_dim), scale = scale_bytes(scheme), zero = scheme.asymmetric ? 1 : 0;
-  return {scheme, {count * kv_heads, head_dim}, slice(rows.codes, first * row, all * row), slice(rows.scales, first * scale, all * scale),
-          slice(rows.zero_points, first * zero, all * zero), 1.0f};
+  return {scheme,
+          {count * kv_heads, head_dim},
+          slice(rows.codes, first * row, all * row),
+          slice(rows.scales, first * scale, all * scale),
+          slice(rows.zero_points, first * zero, all * zero),
+          1.0f};
 }
 
 void KvCache::State::write(Rows& rows, std::int64_t position, std::int64_t count, const float* values) const {
@@ -66,9 +70,11 @@ const float* KvCache::State::read(const Rows& rows, std::int64_t count, Buffer& 
 
 KvCache::KvCache(const ModelConfig& config, const Scheme& scheme) : state_(std::make_unique<State>()) {
   const Granularity& granularity = scheme.granularity;
-  const bool by_row = granularity.kind == Granularity::Kind::kNone || (granularity.kind == Granularity::Kind::kRectangle && granularity.rows == 1 && granularity.cols == 0);
+  const bool by_row = granularity.kind == Granularity::Kind::kNone ||
+                      (granularity.kind == Granularity::Kind::kRectangle && granularity.rows == 1 && granularity.cols == 0);
   if (scheme.element.bits != 32 && (!by_row || scheme.has_outer_scale))
-    throw InvalidArgument(fmt::format("a KV cache is fp32, fp16, bf16 or a scheme with one scale per row such as int8:row, not {}", scheme.to_string()));
+    throw InvalidArgument(
+        fmt::format("a KV cache is fp32, fp16, bf16 or a scheme with one scale per row such as int8:row, not {}", scheme.to_string()));
   state_->scheme = scheme;
   state_->kv_heads = config.kv_heads;
   state_->head_dim = config.head_dim;
@@ -88,14 +94,16 @@ KvCache::~KvCache() = default;
 std::int64_t KvCache::size() const { return state_->size; }
 
 void KvCache::truncate(std::int64_t size) {
-  if (size < 0 || size > state_->size) throw InvalidArgument(fmt::format("a cache of {} positions cannot be cut to {}", state_->size, size));
+  if (size < 0 || size > state_->size)
+    throw InvalidArgument(fmt::format("a cache of {} positions cannot be cut to {}", state_->size, size));
   state_->size = size;
 }
 
 std::size_t KvCache::byte_size() const {
   std::size_t bytes = 0;
   for (const State::Layer& layer : state_->layers)
-    for (const State::Rows* rows : {&layer.keys, &layer.values}) bytes += rows->codes.size() + rows->scales.size() + rows->zero_points.size();
+    for (const State::Rows* rows : {&layer.keys, &layer.values})
+      bytes += rows->codes.size() + rows->scales.size() + rows->zero_points.size();
   return bytes;
 }
 

@@ -38,7 +38,8 @@ void set_rounding(Linear& linear, const ActivationRecipe& recipe) {
   if (activation->is_static) {
     const auto found = recipe.scales.find(linear.module);
     if (found == recipe.scales.end())
-      throw InvalidArgument(fmt::format("the input of {} is {}, but no calibration gives its scale; run narrow calibrate and pass its file", linear.module, activation->to_string()));
+      throw InvalidArgument(fmt::format("the input of {} is {}, but no calibration gives its scale; run narrow calibrate and pass its file",
+                                        linear.module, activation->to_string()));
     rounding.scale = found->second;
     if (activation->scheme.has_outer_scale) {
       rounding.options.outer_scale = rounding.scale.scale;

@@ -21,7 +21,7 @@ struct Linear {
   PreparedWeight weight;
   std::optional<Tensor> bias{};  ///< fp32 [n]
   std::optional<InputRounding> rounding{};
-  bool rounds_to_bf16 = false;             ///< of dense bf16 weights
+  bool rounds_to_bf16 = false;    ///< of dense bf16 weights
   bool multiplies_codes = false;  ///< a fast row of the table takes the rounded input's codes; else its exact fp32 values are multiplied
 };
 

@@ -31,7 +31,9 @@ float llama3_frequency(const RopeConfig& config, float frequency) {
 /// yarn: frequencies that turn more than beta_fast times over the trained length are kept, below beta_slow stretched, a ramp between.
 void stretch_yarn(const RopeConfig& config, std::int64_t head_dim, RopeFrequencies& frequencies) {
   const double dim = static_cast<double>(head_dim);
-  const auto index_of = [&](double turns) { return dim * std::log(static_cast<double>(config.original_positions) / (turns * kTurn)) / (2.0 * std::log(config.theta)); };
+  const auto index_of = [&](double turns) {
+    return dim * std::log(static_cast<double>(config.original_positions) / (turns * kTurn)) / (2.0 * std::log(config.theta));
+  };
   double low = index_of(config.beta_fast), high = index_of(config.beta_slow);
   if (config.truncate) {
     low = std::floor(low);
@@ -41,12 +43,14 @@ void stretch_yarn(const RopeConfig& config, std::int64_t head_dim, RopeFrequenci
   high = std::min(high, dim - 1.0);
   if (low == high) high += 0.001;
   for (std::size_t i = 0; i < frequencies.values.size(); ++i) {
-    const double stretched = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0), frequency = static_cast<double>(frequencies.values[i]);
+    const double stretched = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0),
+                 frequency = static_cast<double>(frequencies.values[i]);
     frequencies.values[i] = static_cast<float>(frequency / config.factor * stretched + frequency * (1.0 - stretched));
   }
   const auto scale = [&](double multiple) { return config.factor <= 1.0 ? 1.0 : 0.1 * multiple * std::log(config.factor) + 1.0; };
   const bool both = config.mscale.value_or(0.0) != 0.0 && config.mscale_all_dim.value_or(0.0) != 0.0;
-  frequencies.factor = static_cast<float>(config.attention_factor.value_or(both ? scale(*config.mscale) / scale(*config.mscale_all_dim) : scale(1.0)));
+  frequencies.factor =
+      static_cast<float>(config.attention_factor.value_or(both ? scale(*config.mscale) / scale(*config.mscale_all_dim) : scale(1.0)));
 }
 
 }  // namespace

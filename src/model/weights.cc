@@ -36,7 +36,8 @@ class Loader {
     state_->final_norm = norm("model.norm.weight", config.hidden);
     // A tied head is the embedding; some files leave it out of the config and the head out of the file.
     const bool tied = config.tied_head || !checkpoint_.contains("lm_head.weight");
-    state_->head = tied ? Linear{.module = "lm_head", .weight = prepare(state_->embedding)} : linear("lm_head", config.vocabulary, config.hidden, nullptr);
+    state_->head = tied ? Linear{.module = "lm_head", .weight = prepare(state_->embedding)}
+                        : linear("lm_head", config.vocabulary, config.hidden, nullptr);
     if (tied) state_->head.rounds_to_bf16 = is_bf16(state_->head.weight);
     state_->weight_bytes += embedding_bytes;
     for (const LinearInfo& info : state_->linears) state_->weight_bytes += info.bytes;
@@ -45,13 +46,17 @@ class Loader {
   }
 
  private:
-  [[noreturn]] void corrupt(const std::string& why) const { throw CorruptFile(fmt::format("{}: {}", checkpoint_.directory().string(), why)); }
+  [[noreturn]] void corrupt(const std::string& why) const {
+    throw CorruptFile(fmt::format("{}: {}", checkpoint_.directory().string(), why));
+  }
 
   void check_shape(const std::string& name, const Shape& shape) const {
     if (!checkpoint_.contains(name)) corrupt(fmt::format("config.json asks for the tensor {}, which is not there", io::in_quotes(name)));
     if (checkpoint_.shape(name) != shape)
-      corrupt(fmt::format("tensor {} is {}; config.json asks for {}", io::in_quotes(name), to_string(checkpoint_.shape(name)), to_string(shape)));
-    if (!is_floating(checkpoint_.dtype(name))) corrupt(fmt::format("tensor {} is {}; weights are F32, F16 or BF16", io::in_quotes(name), name_of(checkpoint_.dtype(name))));
+      corrupt(fmt::format("tensor {} is {}; config.json asks for {}", io::in_quotes(name), to_string(checkpoint_.shape(name)),
+                          to_string(shape)));
+    if (!is_floating(checkpoint_.dtype(name)))
+      corrupt(fmt::format("tensor {} is {}; weights are F32, F16 or BF16", io::in_quotes(name), name_of(checkpoint_.dtype(name))));
   }
 
   Tensor values(const std::string& name, const Shape& shape) const {
@@ -61,10 +66,13 @@ class Loader {
   Tensor norm(const std::string& name, std::int64_t size) const { return convert(values(name, {size}), DType::kF32); }
   std::uint64_t stored_bytes(const std::string& name) const {
     if (const auto info = checkpoint_.quantized_info(name)) return quantized_bytes(info->scheme, info->shape);
-    return static_cast<std::uint64_t>(element_count(checkpoint_.shape(name))) * static_cast<std::uint64_t>(bits_of(checkpoint_.dtype(name))) / 8;
+    return static_cast<std::uint64_t>(element_count(checkpoint_.shape(name))) *
+           static_cast<std::uint64_t>(bits_of(checkpoint_.dtype(name))) / 8;
   }
 
-  bool is_bf16(const PreparedWeight& weight) const { return options_.compute == Compute::kBf16 && weight.scheme.element == kBf16 && !weight.scheme.has_scales(); }
+  bool is_bf16(const PreparedWeight& weight) const {
+    return options_.compute == Compute::kBf16 && weight.scheme.element == kBf16 && !weight.scheme.has_scales();
+  }
 
   /// A Linear layer; `info`, where given, receives what it is.
   Linear linear(const std::string& module, std::int64_t n, std::int64_t k, std::vector<LinearInfo>* info) const {

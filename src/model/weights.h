@@ -11,7 +11,7 @@ namespace narrow {
 namespace model {
 
 struct LayerWeights {
-  Tensor attention_norm, mlp_norm;  ///< fp32 [hidden]
+  Tensor attention_norm, mlp_norm;           ///< fp32 [hidden]
   std::optional<Tensor> q_norm{}, k_norm{};  ///< fp32 [head_dim]: Qwen3
   Linear q, k, v, o, gate, up, down;
 };

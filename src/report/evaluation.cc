@@ -31,15 +31,20 @@ double bits_per_byte(const Evaluation& evaluation, std::uint64_t bytes) {
 }  // namespace
 
 std::string weights_text(const Model& model) {
-  return most_used(model, [](const LinearInfo& linear) { return linear.weight.element.bits == 32 ? std::string("fp32") : linear.weight.to_string(); });
+  return most_used(
+      model, [](const LinearInfo& linear) { return linear.weight.element.bits == 32 ? std::string("fp32") : linear.weight.to_string(); });
 }
 
 std::string activations_text(const Model& model) {
-  return most_used(model, [](const LinearInfo& linear) { return linear.activation ? linear.activation->to_string() : std::string("fp32"); });
+  return most_used(model,
+                   [](const LinearInfo& linear) { return linear.activation ? linear.activation->to_string() : std::string("fp32"); });
 }
 
 Json model_object(const Model& model) {
-  return {{"weights", weights_text(model)}, {"activations", activations_text(model)}, {"bits_per_weight", model.bits_per_weight()}, {"weight_bytes", model.weight_bytes()}};
+  return {{"weights", weights_text(model)},
+          {"activations", activations_text(model)},
+          {"bits_per_weight", model.bits_per_weight()},
+          {"weight_bytes", model.weight_bytes()}};
 }
 
 Json evaluation_object(const Evaluation& evaluation, std::uint64_t scored_bytes) {
@@ -85,7 +90,8 @@ std::string evaluation_text(const Style& style, const Model& model, const Evalua
     table.add({"KL median, 90, 95, 99, 99.9 %, max",
                fmt::format("{:.6f}, {:.5f}, {:.5f}, {:.4f}, {:.4f}, {:.3f}", d.kl_median, d.kl_90, d.kl_95, d.kl_99, d.kl_999, d.kl_max)});
     table.add({"same top token", percent_text(d.top1_agreement)});
-    table.add({"delta p mean, RMS, 5 %, 95 %", fmt::format("{:+.4f}, {:.4f}, {:+.4f}, {:+.4f}", d.delta_p_mean, d.delta_p_rms, d.delta_p_5, d.delta_p_95)});
+    table.add({"delta p mean, RMS, 5 %, 95 %",
+               fmt::format("{:+.4f}, {:.4f}, {:+.4f}, {:+.4f}", d.delta_p_mean, d.delta_p_rms, d.delta_p_5, d.delta_p_95)});
   }
   return table.render(style);
 }

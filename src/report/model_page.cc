@@ -20,7 +20,9 @@ namespace {
 constexpr std::size_t kBars = 96, kMostCodes = 256, kOutliers = 6, kActivationWindows = 4;
 
 /// Counts over [low, high], as the page draws them.
-Json bars_object(double low, double high, const std::vector<std::int64_t>& counts) { return {{"low", low}, {"high", high}, {"counts", counts}}; }
+Json bars_object(double low, double high, const std::vector<std::int64_t>& counts) {
+  return {{"low", low}, {"high", high}, {"counts", counts}};
+}
 
 /// Every finite value of a format, ordered.
 std::vector<double> code_values(const Format& format) {
@@ -37,7 +39,9 @@ std::vector<double> code_values(const Format& format) {
 double median_scale(const QuantizedTensor& q) {
   std::vector<double> scales;
   for (std::int64_t i = 0; i < q.grid().count(); ++i)
-    scales.push_back(q.scheme.has_scales() ? static_cast<double>(effective_scale(q.scheme, load_scale_code(q.scales.data(), q.scheme.scale, i), q.outer_scale)) : 1.0);
+    scales.push_back(q.scheme.has_scales() ? static_cast<double>(effective_scale(
+                                                 q.scheme, load_scale_code(q.scales.data(), q.scheme.scale, i), q.outer_scale))
+                                           : 1.0);
   if (scales.empty()) return 1.0;
   std::nth_element(scales.begin(), scales.begin() + static_cast<std::ptrdiff_t>(scales.size() / 2), scales.end());
   return scales[scales.size() / 2];
@@ -46,7 +50,8 @@ double median_scale(const QuantizedTensor& q) {
 Json outlier_list(const std::vector<double>& channels) {
   Json list = Json::array();
   const OutlierColumns found = outlier_columns(channels, 3.0);
-  for (std::size_t i = 0; i < std::min(kOutliers, found.found.size()); ++i) list.push_back({{"channel", found.found[i].first}, {"ratio", found.found[i].second}});
+  for (std::size_t i = 0; i < std::min(kOutliers, found.found.size()); ++i)
+    list.push_back({{"channel", found.found[i].first}, {"ratio", found.found[i].second}});
   return list;
 }
 
@@ -70,7 +75,8 @@ CalibrationStatistics observe(const PageInput& page) {
   for (std::size_t i = 0; i < std::min(kActivationWindows, page.windows.size()); ++i) {
     KvCache cache = page.base.make_cache();
     const Sequence sequence{page.windows[i], &cache};
-    page.base.forward({&sequence, 1}, Logits::kLast, [&](std::span<const std::string> modules, const Tensor& x) { statistics.add(modules, x, false); });
+    page.base.forward({&sequence, 1}, Logits::kLast,
+                      [&](std::span<const std::string> modules, const Tensor& x) { statistics.add(modules, x, false); });
   }
   return statistics;
 }
@@ -87,14 +93,19 @@ Json page_data(const PageInput& page) {
     const Tensor weight = checkpoint.tensor(name);
     const Statistics about = measure(weight);
     const Histogram histogram = count_values(weight, -about.amax, about.amax, kBars);
-    Json tensor{{"name", linear.module}, {"shape", {linear.n, linear.k}}, {"amax", about.amax}, {"deviation", about.deviation}, {"kurtosis", about.kurtosis}};
+    Json tensor{{"name", linear.module},
+                {"shape", {linear.n, linear.k}},
+                {"amax", about.amax},
+                {"deviation", about.deviation},
+                {"kurtosis", about.kurtosis}};
     tensor["weight"] = bars_object(-about.amax, about.amax, histogram.bins);
     tensor["weight"]["outliers"] = outlier_list(about.column_amax);
     tensor["input"] = input_object(statistics.of(linear.module));
     Json errors = Json::array();
     for (const PageModel& candidate : page.models) {
       const auto& linears = candidate.model.linears();
-      const auto same = std::find_if(linears.begin(), linears.end(), [&](const LinearInfo& other) { return other.module == linear.module; });
+      const auto same =
+          std::find_if(linears.begin(), linears.end(), [&](const LinearInfo& other) { return other.module == linear.module; });
       if (same == linears.end() || same->weight.element.bits > 8) {
         errors.push_back(nullptr);
         continue;

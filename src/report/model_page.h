@@ -15,9 +15,9 @@ struct PageModel {
 };
 
 struct PageInput {
-  std::string path;            ///< of the plain model
-  Json answer;                 ///< what `narrow compare --json` prints
-  const TokenWindows& windows; ///< the first few show the activations
+  std::string path;             ///< of the plain model
+  Json answer;                  ///< what `narrow compare --json` prints
+  const TokenWindows& windows;  ///< the first few show the activations
   Model base;
   std::vector<PageModel> models{};
 };

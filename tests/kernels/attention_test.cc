@@ -15,8 +15,9 @@ struct Case {
   std::int64_t tokens, heads, head_dim, before, window;
 };
 
-constexpr Case kCases[] = {{1, 1, 16, 0, 0},    {1, 3, 64, 200, 0},  {2, 3, 64, 63, 0},    {5, 4, 32, 0, 0},   {70, 3, 64, 0, 0},   {33, 1, 128, 17, 0}, {9, 2, 80, 130, 0},
-                           {64, 7, 48, 64, 0},  {1, 8, 64, 300, 40}, {50, 2, 64, 100, 30}, {20, 3, 96, 0, 1},  {130, 2, 16, 3, 64}, {7, 2, 20, 9, 0},    {3, 6, 256, 65, 0}};
+constexpr Case kCases[] = {{1, 1, 16, 0, 0},    {1, 3, 64, 200, 0},  {2, 3, 64, 63, 0},  {5, 4, 32, 0, 0},    {70, 3, 64, 0, 0},
+                           {33, 1, 128, 17, 0}, {9, 2, 80, 130, 0},  {64, 7, 48, 64, 0}, {1, 8, 64, 300, 40}, {50, 2, 64, 100, 30},
+                           {20, 3, 96, 0, 1},   {130, 2, 16, 3, 64}, {7, 2, 20, 9, 0},   {3, 6, 256, 65, 0}};
 
 TEST(Attention, EveryRowEqualsTheReference) {
   std::mt19937 generator(7);
@@ -26,16 +27,27 @@ TEST(Attention, EveryRowEqualsTheReference) {
     SCOPED_TRACE(kernel.name);
     std::size_t accepted = 0;
     for (const Case& c : kCases) {
-      SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.heads << " heads of " << c.head_dim << " after " << c.before << ", window " << c.window);
+      SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.heads << " heads of " << c.head_dim << " after " << c.before
+                                      << ", window " << c.window);
       const std::int64_t keys = c.before + c.tokens, q_width = c.heads * c.head_dim + 5, kv_width = c.head_dim + 3;
       std::vector<float> q(static_cast<std::size_t>(c.tokens * q_width)), k(static_cast<std::size_t>(keys * kv_width)), v(k.size());
       for (std::vector<float>* values : {&q, &k, &v})
         for (float& value : *values) value = normal(generator);
       constexpr float kGuard = -12345.0f;
       std::vector<float> out(q.size(), kGuard), expected(q.size(), kGuard);
-      AttentionProblem problem{.tokens = c.tokens, .heads = c.heads, .head_dim = c.head_dim, .first_position = c.before, .window = c.window,
-                               .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)), .q = q.data(), .q_stride = q_width, .k = k.data(), .v = v.data(),
-                               .kv_stride = kv_width, .out = expected.data(), .out_stride = q_width};
+      AttentionProblem problem{.tokens = c.tokens,
+                               .heads = c.heads,
+                               .head_dim = c.head_dim,
+                               .first_position = c.before,
+                               .window = c.window,
+                               .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)),
+                               .q = q.data(),
+                               .q_stride = q_width,
+                               .k = k.data(),
+                               .v = v.data(),
+                               .kv_stride = kv_width,
+                               .out = expected.data(),
+                               .out_stride = q_width};
       std::vector<std::byte> scratch(reference::kAttention.scratch_bytes(problem, 0, c.tokens));
       reference::kAttention.run(problem, 0, c.tokens, scratch.data());
       if (!kernel.accepts(problem)) continue;

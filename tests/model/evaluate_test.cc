@@ -22,7 +22,8 @@ std::vector<double> log_probabilities(const float* row, std::int64_t count) {
 TEST(Evaluate, EqualsTheDefinition) {
   const test::TemporaryDirectory place;
   test::write_decoder(place / "model", {.vocabulary = 101});
-  const Model base = open_model(place / "model"), model = open_model(place / "model", {.recipe = Recipe{.scheme = Scheme::parse("int4:block32")}});
+  const Model base = open_model(place / "model"),
+              model = open_model(place / "model", {.recipe = Recipe{.scheme = Scheme::parse("int4:block32")}});
   const TokenWindows windows{test::random_tokens(30, 101, 1), test::random_tokens(17, 101, 2), test::random_tokens(2, 101, 3)};
   double nll = 0.0, squares = 0.0, kl = 0.0, largest_kl = 0.0, delta = 0.0, delta_squares = 0.0, agree = 0.0, count = 0.0;
   for (const auto& window : windows) {

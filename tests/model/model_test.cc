@@ -29,7 +29,9 @@ double difference(const Tensor& a, const Tensor& b) {
   return worst / largest;
 }
 
-bool same_bytes(const Tensor& a, const Tensor& b) { return a.shape() == b.shape() && std::equal(a.data(), a.data() + a.byte_size(), b.data()); }
+bool same_bytes(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && std::equal(a.data(), a.data() + a.byte_size(), b.data());
+}
 
 class EveryArchitecture : public testing::TestWithParam<test::Decoder> {};
 
@@ -56,17 +58,19 @@ TEST_P(EveryArchitecture, TokenByTokenAndInBatchesItIsTheSame) {
     const Sequence part{std::span(tokens).subspan(done, step), &kv};
     done += step;
     const Tensor last = model.forward({&part, 1}, Logits::kLast);
-    const Tensor expected = Tensor::borrow(whole.as<float>() + static_cast<std::int64_t>(done - 1) * GetParam().vocabulary, DType::kF32, last.shape());
+    const Tensor expected =
+        Tensor::borrow(whole.as<float>() + static_cast<std::int64_t>(done - 1) * GetParam().vocabulary, DType::kF32, last.shape());
     EXPECT_LT(difference(expected, last), 2e-5) << "after " << done;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Model, EveryArchitecture,
-                         testing::Values(test::Decoder{}, test::Decoder{.type = "mistral", .extra = R"("sliding_window": 9,)"},
-                                         test::Decoder{.type = "qwen2", .tied = true, .biases = true}, test::Decoder{.type = "qwen3", .head_dim = 32},
-                                         test::Decoder{.extra = R"("rope_scaling": {"rope_type": "dynamic", "factor": 2.0},)", .dtype = DType::kF32},
-                                         test::Decoder{.heads = 3, .kv_heads = 1, .head_dim = 10, .dtype = DType::kF16}),
-                         [](const auto& decoder) { return decoder.param.type + std::to_string(decoder.index); });
+INSTANTIATE_TEST_SUITE_P(
+    Model, EveryArchitecture,
+    testing::Values(test::Decoder{}, test::Decoder{.type = "mistral", .extra = R"("sliding_window": 9,)"},
+                    test::Decoder{.type = "qwen2", .tied = true, .biases = true}, test::Decoder{.type = "qwen3", .head_dim = 32},
+                    test::Decoder{.extra = R"("rope_scaling": {"rope_type": "dynamic", "factor": 2.0},)", .dtype = DType::kF32},
+                    test::Decoder{.heads = 3, .kv_heads = 1, .head_dim = 10, .dtype = DType::kF16}),
+    [](const auto& decoder) { return decoder.param.type + std::to_string(decoder.index); });
 
 TEST(Model, NarrowCachesStayNear) {
   const test::TemporaryDirectory place;
@@ -77,7 +81,8 @@ TEST(Model, NarrowCachesStayNear) {
   KvCache fp32 = model.make_cache();
   const Sequence sequence{tokens, &fp32};
   model.forward({&sequence, 1});
-  for (const auto& [scheme, bound, share] : {std::tuple{"fp16", 2e-3, 0.5}, {"bf16", 1e-2, 0.5}, {"int8:row", 2e-2, 0.35}, {"fp8_e4m3:row", 0.15, 0.35}}) {
+  for (const auto& [scheme, bound, share] :
+       {std::tuple{"fp16", 2e-3, 0.5}, {"bf16", 1e-2, 0.5}, {"int8:row", 2e-2, 0.35}, {"fp8_e4m3:row", 0.15, 0.35}}) {
     SCOPED_TRACE(scheme);
     const double apart = difference(exact, read_at_once(model, tokens, KvCache::parse_scheme(scheme)));
     EXPECT_LT(apart, bound);
@@ -97,25 +102,30 @@ TEST(Model, AQuantizedCheckpointEqualsQuantizingAsItIsRead) {
   const auto tokens = test::random_tokens(33, 96, 4);
   const Tensor dense = read_at_once(open_model(place / "model"), tokens);
   int number = 0;
-  for (const auto& [scheme, activations] : {std::pair{"int8:row", "int8:row:dynamic"}, {"int4:block32:asym", "int8:row:asym:dynamic"}, {"nvfp4", ""},
-                                            {"mxfp4", "mxfp4:dynamic"}, {"fp6_e3m2:row", "fp8_e4m3:block32:dynamic"}, {"msfp12", ""}}) {
-      SCOPED_TRACE(testing::Message() << scheme << " " << activations);
-      Recipe recipe{.scheme = Scheme::parse(scheme)};
-      if (*activations != '\0') recipe.activations = ActivationRecipe{.scheme = ActivationScheme::parse(activations), .rules = {{"o_proj", std::nullopt}}};
-      const auto output = place / ("out" + std::to_string(number++));
-      quantize_checkpoint(place / "model", output, recipe);
-      const Model stored = open_model(output), made = open_model(place / "model", {.recipe = recipe});
-      const Tensor x = read_at_once(stored, tokens), y = read_at_once(made, tokens);
-      EXPECT_TRUE(same_bytes(x, y));
-      EXPECT_GT(difference(dense, x), 0.0);
-      EXPECT_LT(difference(dense, x), 1.0);
-      for (const LinearInfo& linear : stored.linears()) {
-        EXPECT_EQ(linear.weight, recipe.scheme);
-        EXPECT_EQ(linear.activation.has_value(), *activations != '\0' && !linear.module.ends_with("o_proj"));
-      }
-      EXPECT_EQ(stored.bits_per_weight(), made.bits_per_weight());
-      EXPECT_THROW(open_model(output, {.recipe = recipe}), InvalidArgument);
+  for (const auto& [scheme, activations] : {std::pair{"int8:row", "int8:row:dynamic"},
+                                            {"int4:block32:asym", "int8:row:asym:dynamic"},
+                                            {"nvfp4", ""},
+                                            {"mxfp4", "mxfp4:dynamic"},
+                                            {"fp6_e3m2:row", "fp8_e4m3:block32:dynamic"},
+                                            {"msfp12", ""}}) {
+    SCOPED_TRACE(testing::Message() << scheme << " " << activations);
+    Recipe recipe{.scheme = Scheme::parse(scheme)};
+    if (*activations != '\0')
+      recipe.activations = ActivationRecipe{.scheme = ActivationScheme::parse(activations), .rules = {{"o_proj", std::nullopt}}};
+    const auto output = place / ("out" + std::to_string(number++));
+    quantize_checkpoint(place / "model", output, recipe);
+    const Model stored = open_model(output), made = open_model(place / "model", {.recipe = recipe});
+    const Tensor x = read_at_once(stored, tokens), y = read_at_once(made, tokens);
+    EXPECT_TRUE(same_bytes(x, y));
+    EXPECT_GT(difference(dense, x), 0.0);
+    EXPECT_LT(difference(dense, x), 1.0);
+    for (const LinearInfo& linear : stored.linears()) {
+      EXPECT_EQ(linear.weight, recipe.scheme);
+      EXPECT_EQ(linear.activation.has_value(), *activations != '\0' && !linear.module.ends_with("o_proj"));
     }
+    EXPECT_EQ(stored.bits_per_weight(), made.bits_per_weight());
+    EXPECT_THROW(open_model(output, {.recipe = recipe}), InvalidArgument);
+  }
 }
 
 /// W8A8 beside the same int8 weights with exact inputs: near, and not the same.

@@ -24,7 +24,9 @@ struct Decoder {
 inline void write_decoder(const std::filesystem::path& directory, const Decoder& d) {
   std::map<std::string, Tensor> tensors;
   unsigned seed = 100;
-  const auto add = [&](const std::string& name, Shape shape, float spread) { tensors.emplace(name, random_values(d.dtype, std::move(shape), seed++, spread)); };
+  const auto add = [&](const std::string& name, Shape shape, float spread) {
+    tensors.emplace(name, random_values(d.dtype, std::move(shape), seed++, spread));
+  };
   const auto ones = [&](const std::string& name, std::int64_t size) {
     Tensor x = random_values(DType::kF32, {size}, seed++, 0.1f);
     for (std::int64_t i = 0; i < size; ++i) x.as<float>()[i] += 1.0f;
@@ -55,10 +57,11 @@ inline void write_decoder(const std::filesystem::path& directory, const Decoder&
   if (!d.tied) add("lm_head.weight", {d.vocabulary, d.hidden}, 0.2f);
   std::filesystem::create_directories(directory);
   write_safetensors(directory / "model.safetensors", tensors, {{"format", "pt"}});
-  write_bytes(directory / "config.json",
-              fmt::format(R"({{{}"model_type": "{}", "hidden_size": {}, "intermediate_size": {}, "num_hidden_layers": {}, "num_attention_heads": {},
+  write_bytes(
+      directory / "config.json",
+      fmt::format(R"({{{}"model_type": "{}", "hidden_size": {}, "intermediate_size": {}, "num_hidden_layers": {}, "num_attention_heads": {},
 "num_key_value_heads": {}, "head_dim": {}, "vocab_size": {}, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": {}}})",
-                          d.extra, d.type, d.hidden, d.intermediate, d.layers, d.heads, d.kv_heads, d.head_dim, d.vocabulary, d.tied));
+                  d.extra, d.type, d.hidden, d.intermediate, d.layers, d.heads, d.kv_heads, d.head_dim, d.vocabulary, d.tied));
 }
 
 inline std::vector<std::int32_t> random_tokens(std::size_t count, std::int64_t vocabulary, unsigned seed) {

@@ -16,17 +16,24 @@ std::pair<std::string, std::string> split_rule(const char* option, const std::st
 }
 
 void add_activation_options(CLI::App& command, ActivationOptions& options) {
-  command.add_option("--activations", options.activations, "Round the inputs of quantized layers: int8:row:dynamic, int8:tensor:static, none, ..")->option_text("SCHEME");
-  command.add_option("--activation-rule", options.rules, "Another one for some inputs, or none: 'down_proj=int8:row:dynamic'")->option_text("PATTERN=SCHEME ...");
+  command
+      .add_option("--activations", options.activations,
+                  "Round the inputs of quantized layers: int8:row:dynamic, int8:tensor:static, none, ..")
+      ->option_text("SCHEME");
+  command.add_option("--activation-rule", options.rules, "Another one for some inputs, or none: 'down_proj=int8:row:dynamic'")
+      ->option_text("PATTERN=SCHEME ...");
   command.add_option("--stats", options.statistics, "What narrow calibrate wrote; static scales come from it")->option_text("FILE");
-  command.add_option("--range", options.range, "How: minmax (default), average, percentile, percentile=P, entropy, mse")->option_text("METHOD");
+  command.add_option("--range", options.range, "How: minmax (default), average, percentile, percentile=P, entropy, mse")
+      ->option_text("METHOD");
 }
 
 void apply_activation_options(const ActivationOptions& options, std::optional<ActivationRecipe>& activations) {
   if (options.activations == "none") activations.reset();
-  if (!options.activations.empty() && options.activations != "none") activations = ActivationRecipe{.scheme = ActivationScheme::parse(options.activations)};
+  if (!options.activations.empty() && options.activations != "none")
+    activations = ActivationRecipe{.scheme = ActivationScheme::parse(options.activations)};
   if (!activations) {
-    if (!options.rules.empty()) throw InvalidArgument("--activation-rule needs activations: --activations SCHEME, or a preset that has them");
+    if (!options.rules.empty())
+      throw InvalidArgument("--activation-rule needs activations: --activations SCHEME, or a preset that has them");
     return;
   }
   std::vector<std::pair<std::string, std::optional<ActivationScheme>>> rules;

@@ -29,7 +29,8 @@ struct Candidate {
   Evaluation evaluation;
 };
 
-Candidate run_candidate(Context& context, const CompareModelsOptions& options, const std::string& name, const Model& base, const TokenWindows& windows) {
+Candidate run_candidate(Context& context, const CompareModelsOptions& options, const std::string& name, const Model& base,
+                        const TokenWindows& windows) {
   const bool is_directory = std::filesystem::exists(name);
   SchemeOptions scheme = options.scheme;
   if (!is_directory) scheme.scheme = name;
@@ -41,7 +42,8 @@ Candidate run_candidate(Context& context, const CompareModelsOptions& options, c
   report::Progress progress(stderr, mode, context.err, name, static_cast<std::int64_t>(windows.size()));
   how.progress = [&](std::int64_t done, std::int64_t count, double nll) {
     throw_if_interrupted();
-    progress.update(fmt::format("perplexity {:.3f}", std::exp(nll)), "", static_cast<std::uint64_t>(done), static_cast<std::uint64_t>(count));
+    progress.update(fmt::format("perplexity {:.3f}", std::exp(nll)), "", static_cast<std::uint64_t>(done),
+                    static_cast<std::uint64_t>(count));
   };
   Evaluation evaluation = evaluate(model, windows, how);
   return {name, model, std::move(evaluation)};
@@ -75,12 +77,25 @@ void run_compare_models(Context& context, const CompareModelsOptions& options) {
   std::vector<Candidate> candidates;
   for (const std::string& name : options.schemes) candidates.push_back(run_candidate(context, options, name, base, loaded.windows));
 
-  report::Table table({{"scheme"}, {"bits/weight", Align::kRight}, {"size", Align::kRight}, {"perplexity", Align::kRight}, {"KL mean", Align::kRight}, {"same top", Align::kRight},
-                       {"tokens/s", Align::kRight}, {"weights", Align::kLeft, false, true}, {"activations", Align::kLeft, false, true}});
+  report::Table table({{"scheme"},
+                       {"bits/weight", Align::kRight},
+                       {"size", Align::kRight},
+                       {"perplexity", Align::kRight},
+                       {"KL mean", Align::kRight},
+                       {"same top", Align::kRight},
+                       {"tokens/s", Align::kRight},
+                       {"weights", Align::kLeft, false, true},
+                       {"activations", Align::kLeft, false, true}});
   const auto add = [&](const std::string& name, const Model& model, const Evaluation& e) {
-    table.add({{name, Paint::kAccent}, fmt::format("{:.3f}", model.bits_per_weight()), report::bytes_text(model.weight_bytes()), fmt::format("{:.3f}", e.perplexity),
-               e.divergence ? fmt::format("{:.5f}", e.divergence->kl_mean) : "-", e.divergence ? report::percent_text(e.divergence->top1_agreement) : "-",
-               report::count_text(static_cast<std::int64_t>(e.tokens_per_second)), report::weights_text(model), report::activations_text(model)});
+    table.add({{name, Paint::kAccent},
+               fmt::format("{:.3f}", model.bits_per_weight()),
+               report::bytes_text(model.weight_bytes()),
+               fmt::format("{:.3f}", e.perplexity),
+               e.divergence ? fmt::format("{:.5f}", e.divergence->kl_mean) : "-",
+               e.divergence ? report::percent_text(e.divergence->top1_agreement) : "-",
+               report::count_text(static_cast<std::int64_t>(e.tokens_per_second)),
+               report::weights_text(model),
+               report::activations_text(model)});
   };
   add("as it is", base, base_evaluation);
   Json rows = Json::array();
@@ -88,8 +103,11 @@ void run_compare_models(Context& context, const CompareModelsOptions& options) {
     add(candidate.name, candidate.model, candidate.evaluation);
     rows.push_back(row_object(candidate.name, candidate.model, candidate.evaluation, loaded.scored_bytes));
   }
-  Json answer{{"model", options.model}, {"windows", base_evaluation.windows}, {"tokens", base_evaluation.tokens},
-              {"base", row_object("as it is", base, base_evaluation, loaded.scored_bytes)}, {"schemes", rows}};
+  Json answer{{"model", options.model},
+              {"windows", base_evaluation.windows},
+              {"tokens", base_evaluation.tokens},
+              {"base", row_object("as it is", base, base_evaluation, loaded.scored_bytes)},
+              {"schemes", rows}};
   if (!options.report.empty()) {
     report::PageInput page{.path = options.model, .answer = answer, .windows = loaded.windows, .base = base};
     for (const Candidate& candidate : candidates) page.models.push_back({candidate.name, candidate.model});
@@ -97,7 +115,8 @@ void run_compare_models(Context& context, const CompareModelsOptions& options) {
   }
   context.answer(answer);
   context.print(table.render(context.out));
-  if (!options.report.empty()) context.print(fmt::format("\n{}  open it in a browser\n", report::painted(context.out, Paint::kGood, options.report)));
+  if (!options.report.empty())
+    context.print(fmt::format("\n{}  open it in a browser\n", report::painted(context.out, Paint::kGood, options.report)));
 }
 
 void run_compare_errors(Context& context, const CompareModelsOptions& options) {
@@ -121,18 +140,27 @@ void run_compare_errors(Context& context, const CompareModelsOptions& options) {
     const LoadedTokens loaded = load_tokens(options.tokens, options.model);
     KvCache cache = model.make_cache();
     const Sequence sequence{loaded.windows.front(), &cache};
-    model.forward({&sequence, 1}, Logits::kLast, [&](std::span<const std::string> modules, const Tensor& x) { add(modules.front() + " (input)", x); });
+    model.forward({&sequence, 1}, Logits::kLast,
+                  [&](std::span<const std::string> modules, const Tensor& x) { add(modules.front() + " (input)", x); });
   }
   std::stable_sort(layers.begin(), layers.end(), [](const Layer& a, const Layer& b) { return a.outlier > b.outlier; });
   layers.resize(std::min(layers.size(), kShown));
 
-  report::Table table({{"layer, largest outliers first", Align::kLeft, true}, {"outlier", Align::kRight}, {"scales"}, {"mean error", Align::kRight}, {"max error", Align::kRight},
+  report::Table table({{"layer, largest outliers first", Align::kLeft, true},
+                       {"outlier", Align::kRight},
+                       {"scales"},
+                       {"mean error", Align::kRight},
+                       {"max error", Align::kRight},
                        {"SQNR", Align::kRight}});
   Json rows = Json::array();
   for (const Layer& layer : layers)
     for (const char* scheme : {"fp8_e4m3:tensor", "fp8_e4m3:row", "fp8_e4m3:block128"}) {
       const ErrorMetrics error = compare(layer.values, dequantize(quantize(layer.values, Scheme::parse(scheme))));
-      table.add({layer.name, fmt::format("{:.1f}", layer.outlier), {scheme, Paint::kAccent}, report::value_text(error.mean_absolute), report::value_text(error.max_absolute),
+      table.add({layer.name,
+                 fmt::format("{:.1f}", layer.outlier),
+                 {scheme, Paint::kAccent},
+                 report::value_text(error.mean_absolute),
+                 report::value_text(error.max_absolute),
                  report::decibel_text(error.sqnr_db)});
       Json row{{"layer", layer.name}, {"outlier_ratio", layer.outlier}, {"scheme", scheme}};
       row.update(report::error_object(error));

@@ -60,7 +60,8 @@ void run_eval(Context& context, const EvalOptions& options) {
     report::Progress progress(stderr, mode, context.err, "eval", static_cast<std::int64_t>(windows.size()));
     how.progress = [&](std::int64_t done, std::int64_t count, double nll) {
       throw_if_interrupted();
-      progress.update(fmt::format("perplexity {:.4f}", std::exp(nll)), "", static_cast<std::uint64_t>(done), static_cast<std::uint64_t>(count));
+      progress.update(fmt::format("perplexity {:.4f}", std::exp(nll)), "", static_cast<std::uint64_t>(done),
+                      static_cast<std::uint64_t>(count));
     };
     result = evaluate(model, windows, how);
   }
@@ -76,15 +77,17 @@ void run_eval(Context& context, const EvalOptions& options) {
 
 void add_eval(CLI::App& app, Context& context) {
   auto options = std::make_shared<EvalOptions>();
-  CLI::App* command = add_command(app, "eval", "Perplexity of a model, and its KL divergence from a base model",
-                                  "  narrow eval small/ --tokens docs_tokens.safetensors --base model/\n"
-                                  "  narrow eval model/ --text book.txt\n"
-                                  "  narrow eval model/ --tokens docs_tokens.safetensors --scheme int8:row --activations int8:row:dynamic\n\n"
-                                  "Each window is read on its own; its tokens 1 .. length-1 are scored.\n");
+  CLI::App* command =
+      add_command(app, "eval", "Perplexity of a model, and its KL divergence from a base model",
+                  "  narrow eval small/ --tokens docs_tokens.safetensors --base model/\n"
+                  "  narrow eval model/ --text book.txt\n"
+                  "  narrow eval model/ --tokens docs_tokens.safetensors --scheme int8:row --activations int8:row:dynamic\n\n"
+                  "Each window is read on its own; its tokens 1 .. length-1 are scored.\n");
   command->add_option("MODEL", options->model, "A Hugging Face directory, plain or quantized by narrow")->type_name("")->required();
   command->add_option("--base", options->base, "The model to compare with, as it is")->option_text("MODEL");
   add_token_options(*command, options->tokens, "eval");
-  command->add_option("--logits", options->logits, "Write the logits of every token read, fp32, as a safetensors file")->option_text("FILE");
+  command->add_option("--logits", options->logits, "Write the logits of every token read, fp32, as a safetensors file")
+      ->option_text("FILE");
   add_scheme_options(*command, options->scheme);
   command->callback([&context, options] { context.run = [&context, options] { run_eval(context, *options); }; });
 }

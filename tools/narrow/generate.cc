@@ -32,7 +32,8 @@ class Stream {
     pending_ += bytes;
     std::size_t whole = pending_.size();
     while (whole > 0 && pending_.size() - whole < 4 && !io::is_utf8(std::string_view(pending_).substr(0, whole))) --whole;
-    if (!io::is_utf8(std::string_view(pending_).substr(0, whole))) whole = pending_.size() > 8 ? pending_.size() : 0;  // bytes that are no text
+    if (!io::is_utf8(std::string_view(pending_).substr(0, whole)))
+      whole = pending_.size() > 8 ? pending_.size() : 0;  // bytes that are no text
     write(whole);
   }
   void finish() {
@@ -82,11 +83,14 @@ void run_generate(Context& context, GenerateCommandOptions& options) {
                      {"seconds", result.prompt_seconds + result.seconds}});
   context.answer(answer);
   if (!context.json && !context.quiet)
-    std::fputs(fmt::format("{}\n", report::painted(context.err, report::Paint::kDim,
-                                                   fmt::format("{} tokens read at {:.0f} per second, {} made at {:.1f} per second; {}, {:.2f} bits per weight", prompt.size(),
-                                                               prompt_rate, result.tokens.size(), rate, report::weights_text(model), model.bits_per_weight())))
-                   .c_str(),
-               stderr);
+    std::fputs(
+        fmt::format("{}\n", report::painted(
+                                context.err, report::Paint::kDim,
+                                fmt::format("{} tokens read at {:.0f} per second, {} made at {:.1f} per second; {}, {:.2f} bits per weight",
+                                            prompt.size(), prompt_rate, result.tokens.size(), rate, report::weights_text(model),
+                                            model.bits_per_weight())))
+            .c_str(),
+        stderr);
 }
 
 }  // namespace
@@ -98,10 +102,14 @@ void add_generate(CLI::App& app, Context& context) {
                                   "  narrow generate small/ -p \"The function returns\" --temperature 0.8 --top-p 0.95 --seed 7\n");
   command->add_option("MODEL", options->model, "A Hugging Face directory, plain or quantized by narrow")->type_name("")->required();
   command->add_option("-p,--prompt", options->prompt, "The text to continue")->option_text("TEXT")->required();
-  command->add_option("-n,--max-tokens", options->generate.tokens, "At most N tokens (default 128)")->option_text("N")->check(CLI::Range(1, 1 << 24).description(""));
-  command->add_option("--temperature", options->generate.sampling.temperature, "0 (default): the most likely token; 1: as the model says")->option_text("T");
+  command->add_option("-n,--max-tokens", options->generate.tokens, "At most N tokens (default 128)")
+      ->option_text("N")
+      ->check(CLI::Range(1, 1 << 24).description(""));
+  command->add_option("--temperature", options->generate.sampling.temperature, "0 (default): the most likely token; 1: as the model says")
+      ->option_text("T");
   command->add_option("--top-k", options->generate.sampling.top_k, "Draw from the K most likely tokens")->option_text("K");
-  command->add_option("--top-p", options->generate.sampling.top_p, "Draw from the fewest tokens that hold P of the probability")->option_text("P");
+  command->add_option("--top-p", options->generate.sampling.top_p, "Draw from the fewest tokens that hold P of the probability")
+      ->option_text("P");
   command->add_option("--seed", options->generate.sampling.seed, "Another text of the same distribution (default 0)")->option_text("N");
   add_scheme_options(*command, options->scheme);
   command->callback([&context, options] { context.run = [&context, options] { run_generate(context, *options); }; });

@@ -19,7 +19,8 @@ void attend(const AttentionProblem& problem, std::int64_t token, const float* q,
   double largest = -HUGE_VAL, total = 0.0;
   for (std::int64_t j = first; j < end; ++j) {
     p[j] = 0.0;
-    for (std::int64_t d = 0; d < problem.head_dim; ++d) p[j] += static_cast<double>(q[d]) * static_cast<double>(problem.k[j * problem.kv_stride + d]);
+    for (std::int64_t d = 0; d < problem.head_dim; ++d)
+      p[j] += static_cast<double>(q[d]) * static_cast<double>(problem.k[j * problem.kv_stride + d]);
     p[j] *= static_cast<double>(problem.scale);
     largest = std::max(largest, p[j]);
   }

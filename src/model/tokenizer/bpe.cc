@@ -57,7 +57,8 @@ void Bpe::encode(std::string_view piece, std::vector<std::int32_t>& out) const {
     if (const Merge* merge = merge_of(left, right)) queue.push({merge->rank, place, left, right});
   };
   for (std::int32_t i = 0; i < count; ++i)
-    parts[static_cast<std::size_t>(i)] = {byte_tokens_[static_cast<unsigned char>(piece[static_cast<std::size_t>(i)])], i - 1, i + 1 < count ? i + 1 : -1};
+    parts[static_cast<std::size_t>(i)] = {byte_tokens_[static_cast<unsigned char>(piece[static_cast<std::size_t>(i)])], i - 1,
+                                          i + 1 < count ? i + 1 : -1};
   for (std::int32_t i = 0; i < count; ++i) consider(i);
   while (!queue.empty()) {
     const Candidate best = queue.top();

@@ -11,7 +11,8 @@ namespace narrow::tokenizer {
 
 class Bpe {
  public:
-  /// `tokens`: the bytes of every token of the vocabulary (empty where a number is not used). Throws InvalidArgument where a byte has no token.
+  /// `tokens`: the bytes of every token of the vocabulary (empty where a number is not used). Throws InvalidArgument where a byte has no
+  /// token.
   Bpe(std::vector<std::string> tokens, bool ignore_merges);
   Bpe(Bpe&&) = default;
   Bpe(const Bpe&) = delete;  // numbers_ views tokens_
@@ -28,7 +29,9 @@ class Bpe {
   struct Merge {
     std::int32_t rank, result;
   };
-  static std::uint64_t key(std::int32_t left, std::int32_t right) { return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 | static_cast<std::uint32_t>(right); }
+  static std::uint64_t key(std::int32_t left, std::int32_t right) {
+    return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 | static_cast<std::uint32_t>(right);
+  }
   const Merge* merge_of(std::int32_t left, std::int32_t right) const;
 
   std::vector<std::string> tokens_;

@@ -38,11 +38,14 @@ class Reader {
 
   std::shared_ptr<Tokenizer::State> read(const Json& json) {
     const Json& model = json.at("model");
-    if (model.value("type", std::string("BPE")) != "BPE") unsupported(fmt::format("a model of type {}; narrow reads byte-level BPE", model.at("type").dump()));
-    if (model.value("byte_fallback", Json(false)) == true) unsupported("byte_fallback (SentencePiece's kind of BPE); narrow reads byte-level BPE");
+    if (model.value("type", std::string("BPE")) != "BPE")
+      unsupported(fmt::format("a model of type {}; narrow reads byte-level BPE", model.at("type").dump()));
+    if (model.value("byte_fallback", Json(false)) == true)
+      unsupported("byte_fallback (SentencePiece's kind of BPE); narrow reads byte-level BPE");
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
       if (const Json value = model.value(key, Json()); !value.is_null() && value != "") unsupported(key);
-    auto state = std::make_shared<Tokenizer::State>(Tokenizer::State{.bpe = tokenizer::Bpe(vocabulary(model.at("vocab")), model.value("ignore_merges", false))});
+    auto state = std::make_shared<Tokenizer::State>(
+        Tokenizer::State{.bpe = tokenizer::Bpe(vocabulary(model.at("vocab")), model.value("ignore_merges", false))});
     merges(model.at("merges"), state->bpe);
     normalizer(json.value("normalizer", Json()), *state);
     pre_tokenizer(json.value("pre_tokenizer", Json()), *state);
@@ -54,7 +57,9 @@ class Reader {
   }
 
   [[noreturn]] void corrupt(const std::string& why) const { throw CorruptFile(fmt::format("{}: {}", path_.string(), why)); }
-  [[noreturn]] void unsupported(const std::string& what) const { throw Unsupported(fmt::format("{}: the tokenizer has {}", path_.string(), what)); }
+  [[noreturn]] void unsupported(const std::string& what) const {
+    throw Unsupported(fmt::format("{}: the tokenizer has {}", path_.string(), what));
+  }
 
  private:
   /// The bytes that a vocabulary entry's letters stand for; nothing where a letter is none of the alphabet (an added token's name).
@@ -72,7 +77,8 @@ class Reader {
   std::vector<std::string> vocabulary(const Json& vocab) const {
     std::vector<std::string> tokens;
     for (const auto& [letters, number] : vocab.items()) {
-      if (!number.is_number_integer() || number < 0 || number >= kMostTokens) corrupt(fmt::format("the token {} has the number {}", io::in_quotes(letters), number.dump()));
+      if (!number.is_number_integer() || number < 0 || number >= kMostTokens)
+        corrupt(fmt::format("the token {} has the number {}", io::in_quotes(letters), number.dump()));
       const std::size_t place = number.get<std::size_t>();
       if (place >= tokens.size()) tokens.resize(place + 1);
       if (const auto bytes = bytes_of(letters)) tokens[place] = *bytes;
@@ -95,7 +101,8 @@ class Reader {
         right = merge.at(1).get<std::string>();
       }
       const auto a = bytes_of(left), b = bytes_of(right);
-      if (!a || !b || !bpe.add_merge(*a, *b, rank++)) corrupt(fmt::format("the merge of {} and {} is about tokens that are not there", io::in_quotes(left), io::in_quotes(right)));
+      if (!a || !b || !bpe.add_merge(*a, *b, rank++))
+        corrupt(fmt::format("the merge of {} and {} is about tokens that are not there", io::in_quotes(left), io::in_quotes(right)));
     }
   }
 
@@ -123,14 +130,17 @@ class Reader {
       if (step.adds_blank && !state.steps.empty()) unsupported("add_prefix_space after another pre-tokenizer");
       state.steps.push_back(step);
     } else if (type == "Digits") {
-      state.steps.push_back({.splitter = Splitter{json.value("individual_digits", false) ? Splitter::Kind::kDigits : Splitter::Kind::kDigitRuns}});
+      state.steps.push_back(
+          {.splitter = Splitter{json.value("individual_digits", false) ? Splitter::Kind::kDigits : Splitter::Kind::kDigitRuns}});
     } else if (type == "Split") {
       const Json& pattern = json.at("pattern");
       const std::string regex = pattern.contains("Regex") ? pattern.at("Regex").get<std::string>() : "";
       const auto splitter = tokenizer::splitter_for(regex);
       const std::string behavior = json.value("behavior", std::string("Isolated"));
-      const bool keeps_all = (behavior == "Isolated" && json.value("invert", false) == false) || (behavior == "Removed" && json.value("invert", false) == true);
-      if (!splitter) unsupported(fmt::format("the pre-tokenizer expression {}; narrow has those of GPT-2, Llama 3 and Qwen 2", io::in_quotes(regex)));
+      const bool keeps_all = (behavior == "Isolated" && json.value("invert", false) == false) ||
+                             (behavior == "Removed" && json.value("invert", false) == true);
+      if (!splitter)
+        unsupported(fmt::format("the pre-tokenizer expression {}; narrow has those of GPT-2, Llama 3 and Qwen 2", io::in_quotes(regex)));
       if (!keeps_all) unsupported(fmt::format("a Split that is {}", io::in_quotes(behavior)));
       state.steps.push_back({.splitter = splitter});
     } else {
@@ -149,7 +159,8 @@ class Reader {
     for (const Json& entry : list) {
       AddedToken token;
       const Json& number = entry.at("id");
-      if (!number.is_number_integer() || number < 0 || number >= kMostTokens) corrupt(fmt::format("an added token has the number {}", number.dump()));
+      if (!number.is_number_integer() || number < 0 || number >= kMostTokens)
+        corrupt(fmt::format("an added token has the number {}", number.dump()));
       token.number = number.get<std::int32_t>();
       token.content = entry.at("content").get<std::string>();
       if (token.content.empty()) corrupt("an added token is empty");
@@ -180,7 +191,8 @@ class Reader {
           continue;
         }
         const std::string name = item.at("SpecialToken").at("id").get<std::string>();
-        for (const Json& number : json.at("special_tokens").at(name).at("ids")) (seen ? state.after : state.before).push_back(number.get<std::int32_t>());
+        for (const Json& number : json.at("special_tokens").at(name).at("ids"))
+          (seen ? state.after : state.before).push_back(number.get<std::int32_t>());
       }
     } else if (type != "ByteLevel") {
       unsupported(fmt::format("the post-processor {}; narrow has ByteLevel and TemplateProcessing", io::in_quotes(type)));

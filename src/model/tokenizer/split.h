@@ -11,11 +11,11 @@ namespace narrow::tokenizer {
 /// One step: the pattern that cuts, as the file writes it, turned into a matcher by hand.
 struct Splitter {
   enum class Kind {
-    kGpt2,     ///< 's|'t|..| ?letters| ?numbers| ?others|spaces but the last|spaces
-    kLlama3,   ///< the same without case, any sign before letters, numbers in threes, line ends apart
-    kQwen2,    ///< kLlama3 with numbers one by one
-    kDigits,   ///< every number on its own
-    kDigitRuns,///< runs of numbers
+    kGpt2,       ///< 's|'t|..| ?letters| ?numbers| ?others|spaces but the last|spaces
+    kLlama3,     ///< the same without case, any sign before letters, numbers in threes, line ends apart
+    kQwen2,      ///< kLlama3 with numbers one by one
+    kDigits,     ///< every number on its own
+    kDigitRuns,  ///< runs of numbers
   };
   Kind kind = Kind::kGpt2;
 };

@@ -34,8 +34,8 @@ struct Tokenizer::State {
   std::string raw_starts{}, normalized_starts{};  ///< first bytes of the added tokens of either kind
   bool nfc = false;
   std::vector<tokenizer::Step> steps{};
-  std::vector<std::int32_t> before{}, after{};    ///< tokens of the template around a text
-  std::vector<std::string> bytes{};               ///< of every token, added ones included
+  std::vector<std::int32_t> before{}, after{};  ///< tokens of the template around a text
+  std::vector<std::string> bytes{};             ///< of every token, added ones included
 };
 
 }  // namespace narrow

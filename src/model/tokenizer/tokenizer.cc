@@ -31,7 +31,8 @@ bool stands_alone(std::string_view text, std::size_t begin, std::size_t end) {
 const AddedToken* match(const std::vector<AddedToken>& added, std::string_view text, std::size_t place, bool normalized) {
   const AddedToken* best = nullptr;
   for (const AddedToken& token : added)
-    if (token.normalized == normalized && text.substr(place).starts_with(token.content) && (best == nullptr || token.content.size() > best->content.size()) &&
+    if (token.normalized == normalized && text.substr(place).starts_with(token.content) &&
+        (best == nullptr || token.content.size() > best->content.size()) &&
         (!token.single_word || stands_alone(text, place, place + token.content.size())))
       best = &token;
   return best;
@@ -54,7 +55,8 @@ class Encoder {
   void cut(std::string_view text, bool normalized, const Rest& rest) {
     const std::string& starts = normalized ? state_.normalized_starts : state_.raw_starts;
     std::size_t done = 0;
-    for (std::size_t place = starts.empty() ? std::string_view::npos : text.find_first_of(starts); place != std::string_view::npos; place = text.find_first_of(starts, place)) {
+    for (std::size_t place = starts.empty() ? std::string_view::npos : text.find_first_of(starts); place != std::string_view::npos;
+         place = text.find_first_of(starts, place)) {
       const AddedToken* token = match(state_.added, text, place, normalized);
       if (token == nullptr) {
         ++place;
@@ -62,7 +64,8 @@ class Encoder {
       }
       std::size_t begin = place, end = place + token->content.size();
       if (token->strips_left)
-        while (begin > done && (text[begin - 1] == ' ' || text[begin - 1] == '\n' || text[begin - 1] == '\t' || text[begin - 1] == '\r')) --begin;
+        while (begin > done && (text[begin - 1] == ' ' || text[begin - 1] == '\n' || text[begin - 1] == '\t' || text[begin - 1] == '\r'))
+          --begin;
       if (token->strips_right)
         while (end < text.size() && (text[end] == ' ' || text[end] == '\n' || text[end] == '\t' || text[end] == '\r')) ++end;
       if (begin > done) rest(text.substr(done, begin - done));
@@ -126,7 +129,8 @@ std::string_view Tokenizer::bytes(std::int32_t token) const {
 }
 
 bool Tokenizer::is_special(std::int32_t token) const {
-  return std::any_of(state_->added.begin(), state_->added.end(), [&](const AddedToken& added) { return added.number == token && added.special; });
+  return std::any_of(state_->added.begin(), state_->added.end(),
+                     [&](const AddedToken& added) { return added.number == token && added.special; });
 }
 
 std::int64_t Tokenizer::size() const { return static_cast<std::int64_t>(state_->bytes.size()); }

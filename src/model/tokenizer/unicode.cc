@@ -27,13 +27,15 @@ struct Composition {
 /// The row of a table ordered by its first member, or null.
 template <typename Row, std::size_t kCount, typename Key, typename Value>
 const Row* look_up(const Row (&table)[kCount], const Key& key, const Value& value) {
-  const Row* found = std::lower_bound(std::begin(table), std::end(table), value, [&](const Row& row, const Value& wanted) { return key(row) < wanted; });
+  const Row* found =
+      std::lower_bound(std::begin(table), std::end(table), value, [&](const Row& row, const Value& wanted) { return key(row) < wanted; });
   return found != std::end(table) && key(*found) == value ? found : nullptr;
 }
 
 template <std::size_t kCount>
 bool contains(const CodeRange (&table)[kCount], char32_t code) {
-  const CodeRange* after = std::upper_bound(std::begin(table), std::end(table), code, [](char32_t wanted, const CodeRange& range) { return wanted < range.first; });
+  const CodeRange* after = std::upper_bound(std::begin(table), std::end(table), code,
+                                            [](char32_t wanted, const CodeRange& range) { return wanted < range.first; });
   return after != std::begin(table) && code <= std::prev(after)->last;
 }
 
@@ -43,7 +45,8 @@ constexpr bool is_ascii_digit(char32_t code) { return code >= U'0' && code <= U'
 
 std::uint8_t combining_class(char32_t code) {
   if (code < 0x300) return 0;
-  const CombiningClass* row = look_up(kCombining, [](const CombiningClass& r) { return r.code; }, code);
+  const CombiningClass* row = look_up(
+      kCombining, [](const CombiningClass& r) { return r.code; }, code);
   return row == nullptr ? std::uint8_t{0} : row->value;
 }
 
@@ -59,7 +62,9 @@ void decompose(char32_t code, std::vector<char32_t>& out) {
     if (index % kTrailCount != 0) out.push_back(kTrails + index % kTrailCount);
     return;
   }
-  const Decomposition* row = code < 0xC0 ? nullptr : look_up(kDecompositions, [](const Decomposition& r) { return r.code; }, code);
+  const Decomposition* row = code < 0xC0 ? nullptr
+                                         : look_up(
+                                               kDecompositions, [](const Decomposition& r) { return r.code; }, code);
   if (row == nullptr) return out.push_back(code);
   decompose(row->first, out);
   if (row->second != 0) decompose(row->second, out);
@@ -69,7 +74,8 @@ void decompose(char32_t code, std::vector<char32_t>& out) {
 char32_t compose(char32_t a, char32_t b) {
   if (a >= kLeads && a < kLeads + kLeadCount && b >= kVowels && b < kVowels + kVowelCount)
     return kSyllables + ((a - kLeads) * kVowelCount + (b - kVowels)) * kTrailCount;
-  if (a >= kSyllables && a < kSyllables + kSyllableCount && (a - kSyllables) % kTrailCount == 0 && b > kTrails && b < kTrails + kTrailCount) return a + (b - kTrails);
+  if (a >= kSyllables && a < kSyllables + kSyllableCount && (a - kSyllables) % kTrailCount == 0 && b > kTrails && b < kTrails + kTrailCount)
+    return a + (b - kTrails);
   const auto key = [](const Composition& row) { return std::pair{row.first, row.second}; };
   const Composition* row = look_up(kCompositions, key, std::pair{a, b});
   return row == nullptr ? 0 : row->code;
@@ -82,8 +88,8 @@ bool is_number(char32_t code) { return code < 0x80 ? is_ascii_digit(code) : cont
 
 bool is_space(char32_t code) {
   if (code < 0x80) return code == U' ' || (code >= 9 && code <= 13);
-  return code == 0x85 || code == 0xA0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F ||
-         code == 0x3000;
+  return code == 0x85 || code == 0xA0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 ||
+         code == 0x202F || code == 0x205F || code == 0x3000;
 }
 
 char32_t next_code(std::string_view text, std::size_t& place) {

@@ -8,7 +8,7 @@ namespace narrow::cpu {
 namespace neon_attention {
 extern const AttentionKernel kRow;
 extern const LogitsKernel kLogitsRow;
-}
+}  // namespace neon_attention
 
 std::span<const AttentionKernel> attention_rows() {
   static const std::array<AttentionKernel, 1> rows{neon_attention::kRow};

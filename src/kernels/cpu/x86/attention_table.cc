@@ -8,11 +8,11 @@ namespace narrow::cpu {
 namespace avx512_attention {
 extern const AttentionKernel kRow;
 extern const LogitsKernel kLogitsRow;
-}
+}  // namespace avx512_attention
 namespace avx2_attention {
 extern const AttentionKernel kRow;
 extern const LogitsKernel kLogitsRow;
-}
+}  // namespace avx2_attention
 
 std::span<const AttentionKernel> attention_rows() {
   static const std::array<AttentionKernel, 2> rows{avx512_attention::kRow, avx2_attention::kRow};

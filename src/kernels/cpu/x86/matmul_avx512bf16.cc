@@ -43,7 +43,8 @@ void tile(const std::uint16_t* x, std::int64_t stride, const std::byte* panel, s
 }
 
 template <int kCount = kRows>
-void tile_of(int count, const std::uint16_t* x, std::int64_t stride, const std::byte* panel, std::int64_t pairs, float* sums, std::int64_t sums_stride) {
+void tile_of(int count, const std::uint16_t* x, std::int64_t stride, const std::byte* panel, std::int64_t pairs, float* sums,
+             std::int64_t sums_stride) {
   if constexpr (kCount > 1)
     if (count < kCount) return tile_of<kCount - 1>(count, x, stride, panel, pairs, sums, sums_stride);
   tile<kCount>(x, stride, panel, pairs, sums, sums_stride);
@@ -66,7 +67,8 @@ void run(const MatmulProblem& problem, const MatmulTile& part, const std::byte* 
     if (direct) sums = static_cast<float*>(epilogue.y) + m * epilogue.y_stride + part.n_begin;
     tile_of(count, x + m * task.x_stride, task.x_stride, panel, task.groups * 16, sums, direct ? epilogue.y_stride : kLanes);
     if (direct) continue;
-    for (int r = 0; r < count; ++r) finish_row(epilogue, m + r, part.n_begin, static_cast<int>(part.n_end - part.n_begin), sums + r * kLanes);
+    for (int r = 0; r < count; ++r)
+      finish_row(epilogue, m + r, part.n_begin, static_cast<int>(part.n_end - part.n_begin), sums + r * kLanes);
   }
 }
 
