@@ -6,6 +6,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(flags_avx2 -mavx2 -mfma -mf16c -mbmi2)
   set(flags_avx512 ${flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mavx512vbmi2 -mavx512vpopcntdq
     -mavx512bitalg -mprefer-vector-width=512)
+  set(flags_avx512bf16 ${flags_avx512} -mavx512bf16)
   set(flags_amx ${flags_avx512} -mamx-tile -mamx-int8)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set(architecture arm)
@@ -21,10 +22,10 @@ foreach(leaf ${leaves})
   target_sources(narrow PRIVATE ${leaf})
   # The products' leaves are unrolled so far that the sanitizers would compile them for many minutes; their tests have guard bytes.
   set(unsanitized)
-  if(NARROW_SANITIZE AND leaf MATCHES "/matmul_(avx2|avx512|amx)")
+  if(NARROW_SANITIZE AND leaf MATCHES "/matmul_(avx2|avx512|avx512bf16|amx)")
     set(unsanitized "-fno-sanitize=all")
   endif()
-  if(leaf MATCHES "_(avx2|avx512|amx|neon|dotprod|i8mm)\\.cc$")
+  if(leaf MATCHES "_(avx2|avx512|avx512bf16|amx|neon|dotprod|i8mm)\\.cc$")
     # -Wno-psabi: vector types stay inside a leaf, their calling convention concerns nobody.
     # -Wno-maybe-uninitialized: g++'s own AVX-512 intrinsics leave their merge operand undefined.
     set_source_files_properties(${leaf} PROPERTIES

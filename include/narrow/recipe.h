@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +16,35 @@
 
 namespace narrow {
 
+/// How the input of a Linear layer is rounded before the product: `SCHEME:dynamic` takes its scales from each input, `SCHEME:static` from
+/// calibration. A scheme without either word is dynamic.
+struct ActivationScheme {
+  Scheme scheme{};
+  bool is_static = false;
+
+  static ActivationScheme parse(std::string_view text);
+  std::string to_string() const;
+  friend bool operator==(const ActivationScheme&, const ActivationScheme&) = default;
+};
+
+/// What calibration found for one module's input.
+struct StaticScale {
+  float scale = 1.0f;       ///< of one scale per tensor; of a scheme with an outer scale, that one
+  std::uint8_t zero_point = 0;
+};
+
+/// The activations of the quantized Linear layers.
+struct ActivationRecipe {
+  ActivationScheme scheme{};
+  std::vector<std::pair<std::string, std::optional<ActivationScheme>>> rules{};  ///< the first that matches a module replaces it; nothing: fp32
+  std::map<std::string, StaticScale> scales{};                                   ///< by module; every static one needs its own
+
+  /// What becomes of a module's input.
+  std::optional<ActivationScheme> scheme_of(std::string_view module) const;
+};
+/// The activations that a quantized checkpoint was written with, from its config.json.
+std::optional<ActivationRecipe> read_activations(const Checkpoint& checkpoint);
+
 /// Which tensors are quantized, and how. A pattern is an exact tensor name, a module name (the tensor's name without
 /// ".weight"), the last part of one ("lm_head"), or "re:" and a regular expression that matches from the start.
 struct Recipe {
@@ -22,10 +53,22 @@ struct Recipe {
   std::vector<std::string> ignore{"lm_head"};             ///< wins over targets; embeddings and norms are never Linear
   std::vector<std::pair<std::string, Scheme>> rules{};    ///< the first that matches replaces the scheme
   QuantizeOptions options{};
+  std::optional<ActivationRecipe> activations{};          ///< none: weight-only
 
+  /// A scheme, or a preset by its name: weights and activations together.
+  static Recipe of(std::string_view scheme_or_preset);
   /// Reads a YAML recipe: scheme, targets, ignore, rules. Throws InvalidArgument naming the line.
   static Recipe load_yaml(const std::filesystem::path& path);
 };
+
+/// Weights and activations under the name that the field gives them.
+struct Preset {
+  std::string_view name;
+  std::string_view weights;      ///< a scheme
+  std::string_view activations;  ///< an activation scheme; empty: weight-only
+  std::string_view meaning;
+};
+const std::vector<Preset>& presets();
 
 enum class Fate : std::uint8_t { kQuantize, kCopy };
 

@@ -19,7 +19,7 @@
 namespace narrow {
 namespace {
 
-constexpr std::array kIsas{Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx, Isa::kNeon, Isa::kDotProd, Isa::kI8mm};
+constexpr std::array kIsas{Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx, Isa::kNeon, Isa::kDotProd, Isa::kI8mm};
 
 bool detect(Isa isa) {
   switch (isa) {
@@ -35,8 +35,9 @@ bool detect(Isa isa) {
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni") &&
              __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
              __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512bitalg");
+    case Isa::kAvx512Bf16: return detect(Isa::kAvx512) && __builtin_cpu_supports("avx512bf16");
     case Isa::kAmx: {
-      if (!detect(Isa::kAvx512)) return false;
+      if (!detect(Isa::kAvx512Bf16)) return false;
       unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
       if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
       const bool tiles = (edx >> 24 & 1u) != 0 && (edx >> 25 & 1u) != 0;  // AMX-TILE, AMX-INT8
@@ -69,7 +70,7 @@ std::atomic<Isa> highest{Isa::kCuda};
 }  // namespace
 
 std::string_view name_of(Isa isa) {
-  constexpr std::array<std::string_view, 8> kNames{"scalar", "avx2", "avx512", "amx", "neon", "dotprod", "i8mm", "cuda"};
+  constexpr std::array<std::string_view, 9> kNames{"scalar", "avx2", "avx512", "avx512bf16", "amx", "neon", "dotprod", "i8mm", "cuda"};
   return kNames[static_cast<std::size_t>(isa)];
 }
 

@@ -14,6 +14,7 @@
 #include "io/safetensors_header.h"
 #include "io/text.h"
 #include "kernels/storage.h"
+#include "methods/activation_recipe.h"
 #include "methods/output_directory.h"
 #include "methods/preflight.h"
 #include "methods/read_back.h"
@@ -89,6 +90,7 @@ std::string config_text(const Checkpoint& input, const Recipe& recipe) {
   quantization["ignore"] = recipe.ignore;
   quantization["rules"] = io::OrderedJson::array();
   for (const auto& [pattern, scheme] : recipe.rules) quantization["rules"].push_back({{"match", pattern}, {"scheme", scheme.to_string()}});
+  if (recipe.activations) quantization["activations"] = activations_json(*recipe.activations);
   config["quantization_config"] = std::move(quantization);
   try {
     return config.dump(2) + "\n";

@@ -132,4 +132,6 @@ RecipeMatcher::Decision RecipeMatcher::decide(std::string_view name, DType dtype
   return decision;
 }
 
+bool pattern_matches(const std::string& pattern, std::string_view name) { return Pattern(pattern).matches(name); }
+
 }  // namespace narrow

@@ -29,4 +29,7 @@ class RecipeMatcher {
   Scheme scheme_;
 };
 
+/// Whether one pattern matches a tensor's or a module's name. Throws InvalidArgument as RecipeMatcher does.
+bool pattern_matches(const std::string& pattern, std::string_view name);
+
 }  // namespace narrow

@@ -223,13 +223,14 @@ TEST(MatmulRows, ThreadsDoNotChangeABit) {
   const int before = omp_get_max_threads();
   std::vector<std::optional<Scheme>> schemes(standard_schemes().begin(), standard_schemes().end());
   schemes.push_back(std::nullopt);  // dense fp32
+  schemes.push_back(Scheme::parse("bf16:none"));
   for (const std::optional<Scheme>& scheme : schemes)
     for (const std::int64_t m : {1, 3, 29}) {
       const Shape sizes{m, 197, 288};
       Case c;
       const Tensor values = random.tensor({sizes[1], sizes[2]});
       c.w = scheme ? prepare(quantize(values, *scheme)) : prepare(values);
-      c.x = random.tensor({sizes[0], sizes[2]});
+      c.x = convert(random.tensor({sizes[0], sizes[2]}), scheme && scheme->element == kBf16 ? DType::kBf16 : DType::kF32);
       c.finish(sizes, DType::kF32);
       std::vector<std::optional<Scheme>> activations{std::nullopt, Scheme::parse("int8:row")};
       if (scheme && (scheme->is_msfp || *scheme == Scheme::parse("int1:row"))) activations.push_back(scheme);  // both sides alike
@@ -239,6 +240,7 @@ TEST(MatmulRows, ThreadsDoNotChangeABit) {
           c.problem.x = view_of(c.xq);
         } else {
           c.problem.x.data = c.x.data();
+          c.problem.x.dtype = c.x.dtype();
           c.problem.x.row_stride = sizes[2];
         }
         fast.each_that_accepts(c.problem, [&](const MatmulKernel& kernel) {

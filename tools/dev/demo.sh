@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Quantizes the bundled model to six schemes on the CPU and prints one table.
+# Quantizes the bundled model to six schemes on the CPU, prints one table, and ends with a page that compares what they do to the model.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 narrow=build/release/bin/narrow
@@ -39,6 +39,10 @@ for number, row in enumerate(rows):
         print("  ".join("-" * width for width in widths))
 PYTHON
 
+report=build/report.html
+echo
+"$narrow" compare "$model" "${schemes[@]}" W8A8 FP8_DYNAMIC --tokens examples/docs_tokens.safetensors --windows 8 --report "$report"
+
 cat << TEXT
 
 Every result was read back, its hashes checked and its values compared with the source. Next, with narrow=$narrow:
@@ -46,4 +50,5 @@ Every result was read back, its hashes checked and its values compared with the 
   \$narrow plan $model nvfp4                     what becomes of every tensor
   \$narrow quantize $model build/small nvfp4     do it
   \$narrow compare $model build/small            the error, tensor by tensor
+  \$narrow generate build/small -p "To install the package, run"                the small model still talks
 TEXT

@@ -7,6 +7,7 @@ cd "$(dirname "$0")/../.."
 packages=(g++ cmake ninja-build ccache pkg-config python3 python3-venv
   libfmt-dev nlohmann-json3-dev libxxhash-dev libcli11-dev libyaml-cpp-dev            # the library and the command
   libgtest-dev libgmock-dev googletest librapidcheck-dev libbenchmark-dev              # tests and benchmarks
+  chromium                                                                             # opens the report page in its test
   libopenblas-dev libdnnl-dev                                                          # peers in the benchmarks
   g++-aarch64-linux-gnu qemu-user                                                      # the ARM leaves
   clang clang-format clang-tidy libclang-rt-14-dev libomp-dev)                         # fuzzing and checks

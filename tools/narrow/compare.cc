@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 #include <fmt/format.h>
 
 #include "commands.h"
+#include "compare_models.h"
 #include "narrow/checkpoint.h"
+#include "narrow/error.h"
 #include "narrow/quantize.h"
 #include "report/numbers.h"
 #include "report/table.h"
@@ -157,11 +160,29 @@ void run_compare(Context& context, const CompareOptions& options) {
 }  // namespace
 
 void add_compare(CLI::App& app, Context& context) {
-  auto options = std::make_shared<CompareOptions>();
-  CLI::App* command = add_command(app, "compare", "Show the error of B against A, tensor by tensor", "  narrow compare model/ small/\n");
-  command->add_option("A", options->a, "The reference: a checkpoint, plain or quantized")->type_name("")->required();
-  command->add_option("B", options->b, "The other one, plain or quantized")->type_name("")->required();
-  command->callback([&context, options] { context.run = [&context, options] { run_compare(context, *options); }; });
+  auto options = std::make_shared<CompareModelsOptions>();
+  CLI::App* command = add_command(app, "compare", "Compare two checkpoints tensor by tensor, or a model in several schemes",
+                                  "  narrow compare model/ small/\n"
+                                  "  narrow compare model/ int8:row W8A8 nvfp4 --tokens docs_tokens.safetensors --report report.html\n"
+                                  "  narrow compare model/ --errors --tokens docs_tokens.safetensors\n\n"
+                                  "With one checkpoint as B: the error of every tensor. With schemes, presets or several quantized\n"
+                                  "models: perplexity, KL divergence, size and speed of each, and a page about them.\n");
+  command->add_option("A", options->model, "The reference: a checkpoint, plain or quantized")->type_name("")->required();
+  command->add_option("B", options->schemes, "Another checkpoint; or schemes, presets and quantized models")->type_name("");
+  command->add_option("--report", options->report, "Write a page with tables and plots: one HTML file, nothing else")->option_text("FILE");
+  command->add_flag("--errors", options->errors, "FP8 with a scale per tensor, per row and per block, on the layers with outliers");
+  add_token_options(*command, options->tokens, "eval");
+  add_scheme_options(*command, options->scheme);
+  command->callback([&context, options] {
+    context.run = [&context, options] {
+      const bool has_tokens = !options->tokens.tokens.empty() || !options->tokens.text.empty();
+      if (options->errors) return run_compare_errors(context, *options);
+      if (options->schemes.empty()) throw InvalidArgument("compare needs something to compare with: a checkpoint, or schemes; or --errors");
+      if (!has_tokens && options->schemes.size() == 1 && std::filesystem::exists(options->schemes.front()))
+        return run_compare(context, {options->model, options->schemes.front()});
+      run_compare_models(context, *options);
+    };
+  });
 }
 
 }  // namespace narrow::command

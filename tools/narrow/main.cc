@@ -57,7 +57,11 @@ void build_parser(CLI::App& app, Context& context) {
   add_plan(app, context);
   add_quantize(app, context);
   add_dequantize(app, context);
+  add_calibrate(app, context);
   add_compare(app, context);
+  add_eval(app, context);
+  add_generate(app, context);
+  add_tokenize(app, context);
   add_verify(app, context);
   add_kernels(app, context);
   add_layout(app, context);

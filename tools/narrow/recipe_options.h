@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "activation_options.h"
 #include "commands.h"
 #include "narrow/recipe.h"
 
@@ -13,6 +14,7 @@ namespace narrow::command {
 struct RecipeOptions {
   std::string scheme, recipe_file, rounding = "nearest_even";
   std::vector<std::string> targets, ignore, rules;
+  ActivationOptions activations;
   std::uint64_t seed = 0;
 };
 

@@ -35,6 +35,11 @@ void append_rows(std::vector<MatmulKernel>& rows, Isa isa, const MatmulNames& na
 namespace narrow::avx512 {
 extern const cpu::MatmulBodies kMatmulBodies;
 }
+namespace narrow::avx512bf16 {
+extern const cpu::MatmulRun kBf16;
+extern const cpu::MatmulScratch kBf16Scratch;
+extern const std::int64_t kBf16Tile;
+}
 namespace narrow::amx {
 extern const cpu::MatmulRun kDot8;
 extern const cpu::MatmulScratch kDot8Scratch;

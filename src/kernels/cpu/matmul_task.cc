@@ -310,4 +310,28 @@ void integer_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64
   }
 }
 
+bool accepts_bf16(const MatmulProblem& problem) {
+  return !problem.x.quantized && problem.x.dtype == DType::kBf16 && problem.w.layout == WeightLayout::kPanels && problem.w.scheme.element == kBf16 &&
+         !problem.w.scheme.has_scales();
+}
+
+std::size_t bf16_packed_bytes(const MatmulProblem& problem) {
+  return static_cast<std::size_t>(kBf16Rows + problem.m * (panels::padded_k(problem.k) + kGroup) * 2);
+}
+
+void bf16_begin(const MatmulProblem& problem, std::byte* packed) {
+  // The stride is no power of two: rows of a tile fall into different cache sets.
+  const Bf16Task task{panels::padded_k(problem.k) / kGroup, panel_bytes(problem), panels::padded_k(problem.k) + kGroup};
+  std::memcpy(packed, &task, sizeof task);
+}
+
+void bf16_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed) {
+  const std::int64_t stride = panels::padded_k(problem.k) + kGroup;
+  for (std::int64_t m = m_begin; m < m_end; ++m) {
+    auto* row = reinterpret_cast<std::uint16_t*>(packed + kBf16Rows) + m * stride;
+    std::memcpy(row, static_cast<const std::uint16_t*>(problem.x.data) + m * problem.x.row_stride, static_cast<std::size_t>(problem.k) * 2);
+    std::fill(row + problem.k, row + panels::padded_k(problem.k), std::uint16_t{0});
+  }
+}
+
 }  // namespace narrow::cpu

@@ -65,6 +65,19 @@ void float_begin(const MatmulProblem& problem, std::byte* packed);
 /// codes of that nibble of a lane (kernels/panels.h) and their activations add up to.
 void float_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed);
 
+/// bf16 x bf16: rows of bf16 behind this head, padded with zeros to whole groups.
+struct Bf16Task {
+  std::int64_t groups = 0;          ///< of 32 k
+  std::int64_t panel_bytes = 0;
+  std::int64_t x_stride = 0;        ///< elements from a packed row to the next
+};
+inline constexpr std::int64_t kBf16Rows = 64;  ///< bytes before the first packed row
+
+bool accepts_bf16(const MatmulProblem& problem);      ///< bf16 activations, panels of bf16 without scales
+std::size_t bf16_packed_bytes(const MatmulProblem& problem);
+void bf16_begin(const MatmulProblem& problem, std::byte* packed);
+void bf16_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed);
+
 bool accepts_integer(const MatmulProblem& problem, int weight_bits);
 std::size_t integer_packed_bytes(const MatmulProblem& problem);
 void integer_begin(const MatmulProblem& problem, std::byte* packed);

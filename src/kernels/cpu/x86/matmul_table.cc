@@ -37,6 +37,8 @@ std::span<const MatmulKernel> matmul_rows() {
     std::vector<MatmulKernel> table;
     table.push_back({"amx_matmul_int8_int8_row", Isa::kAmx, "16 rows or more of 8-bit integers and panels of 8-bit integers, no scale along k", accepts_tiles,
                      amx::kDot8Rows, 64, integer_packed_bytes, integer_begin, integer_pack, amx::kDot8Scratch, amx::kDot8});
+    table.push_back({"avx512bf16_matmul_bf16_bf16_none", Isa::kAvx512Bf16, "bf16 activations and panels of bf16", accepts_bf16, avx512bf16::kBf16Tile, 64,
+                     bf16_packed_bytes, bf16_begin, bf16_pack, avx512bf16::kBf16Scratch, avx512bf16::kBf16});
     append_rows(table, Isa::kAvx512, kAvx512Names, avx512::kMatmulBodies);
     append_rows(table, Isa::kAvx2, kAvx2Names, avx2::kMatmulBodies);
     return table;

@@ -1,0 +1,130 @@
+#pragma once
+/// The executor: Llama-family decoders from Hugging Face directories, plain or quantized by narrow, on the CPU.
+///
+/// Hidden states are fp32. Every Linear is dense or in any scheme, weight-only or with its input rounded to a scheme too. It is the
+/// engine of evaluation, calibration and `narrow generate`, not a server.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "narrow/checkpoint.h"
+#include "narrow/recipe.h"
+#include "narrow/scheme.h"
+#include "narrow/tensor.h"
+
+namespace narrow {
+
+/// Rotary position embedding: pair (i, i + head_dim / 2) of a head turns by position * frequency[i].
+struct RopeConfig {
+  enum class Kind : std::uint8_t { kDefault, kLinear, kDynamic, kLlama3, kYarn };
+  Kind kind = Kind::kDefault;
+  double theta = 10000.0;
+  double factor = 1.0;
+  std::int64_t original_positions = 0;               ///< of llama3 and yarn: what the model was trained on
+  double low_frequency = 1.0, high_frequency = 4.0;  ///< llama3
+  double beta_fast = 32.0, beta_slow = 1.0;          ///< yarn
+  std::optional<double> attention_factor{}, mscale{}, mscale_all_dim{};
+  bool truncate = true;
+};
+
+/// What config.json says about the architecture.
+struct ModelConfig {
+  std::string model_type;  ///< llama, mistral, qwen2, qwen3
+  std::int64_t hidden = 0, intermediate = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, vocabulary = 0, max_positions = 0;
+  float norm_epsilon = 1e-5f;
+  bool tied_head = false;
+  RopeConfig rope;
+  std::vector<std::int64_t> windows;  ///< of attention, one per layer; 0: none
+  std::optional<std::int64_t> bos{};
+  std::vector<std::int64_t> eos{};
+};
+/// Throws CorruptFile for a config that is none, Unsupported naming what the executor lacks.
+ModelConfig read_model_config(const Checkpoint& checkpoint);
+
+/// Keys and values of one sequence. Copying shares nothing.
+class KvCache {
+ public:
+  KvCache(const ModelConfig& config, const Scheme& scheme);
+  /// Scheme::parse, but fp16 and bf16 are plain casts here.
+  static Scheme parse_scheme(std::string_view text);
+  KvCache(KvCache&&) noexcept;
+  KvCache& operator=(KvCache&&) noexcept;
+  ~KvCache();
+
+  /// Positions that every layer holds.
+  std::int64_t size() const;
+  /// Forgets all positions from `size` on; keeps the memory.
+  void truncate(std::int64_t size);
+  std::size_t byte_size() const;
+
+  struct State;
+  State& state() { return *state_; }
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+/// The next tokens of one sequence, whose earlier ones are in the cache.
+struct Sequence {
+  std::span<const std::int32_t> tokens;
+  KvCache* cache = nullptr;
+};
+
+/// The rows of logits that forward gives: one per token, or one per sequence.
+enum class Logits : std::uint8_t { kAll, kLast };
+
+/// Sees the input [tokens, k] of the Linear modules that share it, before it is rounded.
+using InputObserver = std::function<void(std::span<const std::string> modules, const Tensor& x)>;
+
+/// What dense bf16 layers multiply: fp32 inputs, or inputs rounded to bf16 (sums are fp32 in both). bf16 is what frameworks do with such a
+/// model, and faster where the CPU has the instruction; quantized layers do not care.
+enum class Compute : std::uint8_t { kFp32, kBf16 };
+
+struct ModelOptions {
+  Compute compute = Compute::kFp32;
+  /// Quantizes the weights (and activations) of a plain checkpoint as it is read.
+  std::optional<Recipe> recipe{};
+  /// Activations of a quantized checkpoint, in place of those it was written with.
+  std::optional<ActivationRecipe> activations{};
+};
+
+/// One Linear layer as it will be computed.
+struct LinearInfo {
+  std::string module;
+  Scheme weight;                                 ///< dense: fp32, fp16 or bf16 without scales
+  std::optional<ActivationScheme> activation{};  ///< none: the input stays fp32
+  std::int64_t n = 0, k = 0;
+  std::uint64_t bytes = 0;  ///< of the stored weight, without padding
+};
+
+class Model {
+ public:
+  const ModelConfig& config() const;
+  const std::vector<LinearInfo>& linears() const;
+  /// Bits per weight of the decoder's Linear layers, scales included; bytes of all weights as stored.
+  double bits_per_weight() const;
+  std::uint64_t weight_bytes() const;
+
+  /// Schemes of a cache: fp32, fp16, bf16, or any with one scale per row, such as fp8_e4m3:row and int8:row.
+  KvCache make_cache(const Scheme& scheme = Scheme::parse("fp32")) const;
+  /// Logits [rows, vocabulary] in fp32, and every cache longer by its tokens. The same bits for any number of threads.
+  Tensor forward(std::span<const Sequence> sequences, Logits logits = Logits::kAll, const InputObserver& observer = {}) const;
+
+  struct State;
+  explicit Model(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+
+ private:
+  std::shared_ptr<const State> state_;
+};
+
+/// Reads config.json and the weights. Throws Unsupported in one sentence for an architecture that is not there, CorruptFile where a tensor
+/// is missing or has another shape.
+Model open_model(const std::filesystem::path& path, const ModelOptions& options = {});
+
+}  // namespace narrow

@@ -1,0 +1,258 @@
+/// The decoder: embedding; per layer attention and a gated MLP, each behind an RMSNorm and added to the stream; norm and head.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include "device/float_environment.h"
+#include "dispatch/attention.h"
+#include "dispatch/fused.h"
+#include "kernels/storage.h"
+#include "model/kv_cache.h"
+#include "model/rope.h"
+#include "model/weights.h"
+#include "narrow/error.h"
+
+namespace narrow {
+namespace {
+
+using model::LayerWeights;
+using model::Linear;
+using model::LinearInput;
+
+/// Elements of work below which waking threads costs more than it saves.
+constexpr std::int64_t kWorthThreads = 1 << 15;
+/// Tokens of one attention task: enough to pay for transposing its keys, few enough to share among threads.
+constexpr std::int64_t kTaskTokens = 128;
+
+/// RMSNorm or SiLU-and-multiply of rows, by the kernels that also quantize.
+Tensor run_fused(const FusedProblem& problem, Shape shape) {
+  Tensor y = Tensor::empty(DType::kF32, std::move(shape));
+  const FusedKernel& kernel = find(problem);
+  float* out = y.as<float>();
+#pragma omp parallel if (problem.rows * problem.cols > kWorthThreads)
+  {
+    const FloatEnvironment environment;
+    const std::int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
+    const std::int64_t begin = problem.rows * thread / threads, end = problem.rows * (thread + 1) / threads;
+    if (begin < end) kernel.run(problem, begin, end, out + begin * problem.cols);
+  }
+  return y;
+}
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, float epsilon) {
+  const std::int64_t cols = weight.size();
+  return run_fused({.op = FusedOp::kRmsNorm,
+                    .rows = x.size() / cols,
+                    .cols = cols,
+                    .x = x.data(),
+                    .x_stride = cols,
+                    .weight = weight.data(),
+                    .epsilon = epsilon},
+                   x.shape());
+}
+
+Tensor silu_multiply(const Tensor& gate, const Tensor& up) {
+  const std::int64_t cols = gate.shape().back();
+  return run_fused({.op = FusedOp::kSiluMul,
+                    .rows = gate.size() / cols,
+                    .cols = cols,
+                    .x = gate.data(),
+                    .x_stride = cols,
+                    .other = up.data(),
+                    .other_stride = cols},
+                   gate.shape());
+}
+
+/// The rows of the batch that belong to a sequence, and where they stand in it.
+struct Span {
+  KvCache::State* cache = nullptr;
+  std::int64_t row = 0, tokens = 0;
+  std::int64_t position = 0;  ///< of the first token
+  model::RopeTable rope{};
+};
+
+class Forward {
+ public:
+  Forward(const Model::State& state, std::span<const Sequence> sequences, const InputObserver& observer)
+      : state_(state), config_(state.config), observer_(observer) {
+    for (const Sequence& sequence : sequences) {
+      if (sequence.cache == nullptr || sequence.tokens.empty())
+        throw InvalidArgument("forward: a sequence needs a cache and at least one token");
+      KvCache::State& cache = sequence.cache->state();
+      for (const Span& other : spans_)
+        if (other.cache == &cache) throw InvalidArgument("forward: two sequences share a cache");
+      if (static_cast<std::int64_t>(cache.layers.size()) != config_.layers || cache.width() != config_.kv_heads * config_.head_dim)
+        throw InvalidArgument("forward: the cache was made for another model");
+      Span span{.cache = &cache, .row = rows_, .tokens = static_cast<std::int64_t>(sequence.tokens.size()), .position = cache.size};
+      span.rope =
+          model::rope_table(model::rope_frequencies(config_.rope, config_.head_dim, config_.max_positions, span.position + span.tokens),
+                            span.position, span.tokens);
+      rows_ += span.tokens;
+      spans_.push_back(std::move(span));
+      for (const std::int32_t token : sequence.tokens) {
+        if (token < 0 || token >= config_.vocabulary)
+          throw InvalidArgument(fmt::format("forward: token {} is none of the {} of the vocabulary", token, config_.vocabulary));
+        tokens_.push_back(token);
+      }
+    }
+  }
+
+  Tensor run(Logits logits) {
+    x_ = embed();
+    for (std::size_t i = 0; i < state_.layers.size(); ++i) {
+      attention(i);
+      mlp(state_.layers[i]);
+    }
+    for (Span& span : spans_) span.cache->size += span.tokens;
+    if (logits == Logits::kLast) x_ = last_rows();
+    return LinearInput(rms_norm(x_, state_.final_norm, config_.norm_epsilon)).through(state_.head);
+  }
+
+ private:
+  Tensor embed() const {
+    const Tensor x = Tensor::empty(DType::kF32, {rows_, config_.hidden});
+#pragma omp parallel for schedule(static) if (rows_ * config_.hidden > kWorthThreads)
+    for (std::int64_t row = 0; row < rows_; ++row)
+      for (std::int64_t i = 0; i < config_.hidden; ++i)
+        x.as<float>()[row * config_.hidden + i] =
+            load_value(state_.embedding.data(), state_.embedding.dtype(), tokens_[static_cast<std::size_t>(row)] * config_.hidden + i);
+    return x;
+  }
+
+  Tensor last_rows() const {
+    Tensor last = Tensor::empty(DType::kF32, {static_cast<std::int64_t>(spans_.size()), config_.hidden});
+    for (std::size_t i = 0; i < spans_.size(); ++i)
+      std::copy_n(x_.as<float>() + (spans_[i].row + spans_[i].tokens - 1) * config_.hidden, config_.hidden,
+                  last.as<float>() + static_cast<std::int64_t>(i) * config_.hidden);
+    return last;
+  }
+
+  void observe(std::initializer_list<const Linear*> linears, const Tensor& x) const {
+    if (!observer_) return;
+    std::vector<std::string> modules;
+    for (const Linear* linear : linears) modules.push_back(linear->module);
+    observer_(modules, x);
+  }
+
+  /// q or k: the norm of its heads where the model has one, then RoPE.
+  void place_heads(Tensor& heads, std::int64_t count, const std::optional<Tensor>& norm) const {
+    if (norm) heads = rms_norm(heads, *norm, config_.norm_epsilon);
+    for (const Span& span : spans_) {
+#pragma omp parallel for schedule(static) if (span.tokens * count * config_.head_dim > kWorthThreads)
+      for (std::int64_t token = 0; token < span.tokens; ++token)
+        for (std::int64_t head = 0; head < count; ++head)
+          turn_head(span.rope, token, heads.as<float>() + ((span.row + token) * count + head) * config_.head_dim);
+    }
+  }
+
+  void attention(std::size_t index) {
+    const LayerWeights& w = state_.layers[index];
+    LinearInput input(rms_norm(x_, w.attention_norm, config_.norm_epsilon));
+    observe({&w.q, &w.k, &w.v}, input.values());
+    Tensor q = input.through(w.q), k = input.through(w.k);
+    const Tensor v = input.through(w.v);
+    place_heads(q, config_.heads, w.q_norm);
+    place_heads(k, config_.kv_heads, w.k_norm);
+    LinearInput mixed(attend(index, q, k, v));
+    observe({&w.o}, mixed.values());
+    x_ = mixed.through(w.o, x_);
+  }
+
+  void mlp(const LayerWeights& w) {
+    LinearInput input(rms_norm(x_, w.mlp_norm, config_.norm_epsilon));
+    observe({&w.gate, &w.up}, input.values());
+    const Tensor gate = input.through(w.gate);
+    LinearInput gated(silu_multiply(gate, input.through(w.up)));
+    observe({&w.down}, gated.values());
+    x_ = gated.through(w.down, x_);
+  }
+
+  /// The problems of one layer: one per sequence and key head.
+  std::vector<AttentionProblem> problems(std::size_t index, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out) {
+    std::vector<AttentionProblem> problems;
+    const std::int64_t width = config_.kv_heads * config_.head_dim, group = config_.heads / config_.kv_heads,
+                       q_width = config_.heads * config_.head_dim;
+    decoded_.resize(spans_.size());
+    for (std::size_t i = 0; i < spans_.size(); ++i) {
+      const Span& span = spans_[i];
+      KvCache::State::Layer& layer = span.cache->layers[index];
+      span.cache->write(layer.keys, span.position, span.tokens, k.as<float>() + span.row * width);
+      span.cache->write(layer.values, span.position, span.tokens, v.as<float>() + span.row * width);
+      const float* keys = span.cache->read(layer.keys, span.position + span.tokens, decoded_[i][0]);
+      const float* values = span.cache->read(layer.values, span.position + span.tokens, decoded_[i][1]);
+      for (std::int64_t head = 0; head < config_.kv_heads; ++head) {
+        const std::int64_t first = span.row * q_width + head * group * config_.head_dim;
+        problems.push_back({.tokens = span.tokens,
+                            .heads = group,
+                            .head_dim = config_.head_dim,
+                            .first_position = span.position,
+                            .window = config_.windows[index],
+                            .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                            .q = q.as<float>() + first,
+                            .q_stride = q_width,
+                            .k = keys + head * config_.head_dim,
+                            .v = values + head * config_.head_dim,
+                            .kv_stride = width,
+                            .out = out.as<float>() + first,
+                            .out_stride = q_width});
+      }
+    }
+    return problems;
+  }
+
+  Tensor attend(std::size_t index, const Tensor& q, const Tensor& k, const Tensor& v) {
+    Tensor out = Tensor::empty(DType::kF32, q.shape());
+    struct Task {
+      const AttentionProblem* problem;
+      std::int64_t begin, end;
+    };
+    const std::vector<AttentionProblem> all = problems(index, q, k, v, out);
+    const AttentionKernel& kernel = find(all.front());
+    std::vector<Task> tasks;
+    std::size_t scratch_bytes = 0;
+    for (const AttentionProblem& problem : all)
+      for (std::int64_t end = problem.tokens; end > 0; end = tasks.back().begin) {  // the longest first
+        tasks.push_back({&problem, std::max<std::int64_t>(0, end - kTaskTokens), end});
+        scratch_bytes = std::max(scratch_bytes, kernel.scratch_bytes(problem, tasks.back().begin, end));
+      }
+    scratch_bytes = (scratch_bytes + 63) / 64 * 64;
+    const Buffer scratch = Buffer::allocate(scratch_bytes * static_cast<std::size_t>(omp_get_max_threads()));
+    const std::int64_t count = static_cast<std::int64_t>(tasks.size());
+    std::int64_t work = 0;
+    for (const Task& task : tasks)
+      work += (task.end - task.begin) * task.problem->heads * task.problem->end_key(task.end - 1) * config_.head_dim;
+#pragma omp parallel if (work > 8 * kWorthThreads)
+    {
+      const FloatEnvironment environment;
+      std::byte* mine = scratch.data() + scratch_bytes * static_cast<std::size_t>(omp_get_thread_num());
+#pragma omp for schedule(dynamic)
+      for (std::int64_t i = 0; i < count; ++i) {
+        const Task& task = tasks[static_cast<std::size_t>(i)];
+        kernel.run(*task.problem, task.begin, task.end, mine);
+      }
+    }
+    return out;
+  }
+
+  const Model::State& state_;
+  const ModelConfig& config_;
+  const InputObserver& observer_;
+  std::vector<Span> spans_;
+  std::vector<std::int64_t> tokens_;
+  std::int64_t rows_ = 0;
+  Tensor x_;                                    ///< the stream [rows, hidden]
+  std::vector<std::array<Buffer, 2>> decoded_;  ///< fp32 keys and values of narrow caches, one layer at a time
+};
+
+}  // namespace
+
+Tensor Model::forward(std::span<const Sequence> sequences, Logits logits, const InputObserver& observer) const {
+  if (sequences.empty()) return Tensor::empty(DType::kF32, {0, state_->config.vocabulary});
+  return Forward(*state_, sequences, observer).run(logits);
+}
+
+}  // namespace narrow

@@ -1,0 +1,154 @@
+/// open_model: every tensor by its name, its shape checked, quantized on the way where asked.
+
+#include "model/weights.h"
+
+#include <map>
+
+#include <fmt/format.h>
+
+#include "io/text.h"
+#include "narrow/error.h"
+
+namespace narrow {
+namespace {
+
+using model::LayerWeights;
+using model::Linear;
+
+class Loader {
+ public:
+  Loader(const Checkpoint& checkpoint, const ModelOptions& options) : checkpoint_(checkpoint), options_(options) {
+    if (options.recipe) {
+      if (checkpoint.is_quantized()) throw InvalidArgument("the model is quantized already; a recipe needs a plain one");
+      for (PlannedTensor& planned : plan_quantize(checkpoint, *options.recipe, checkpoint.directory()).tensors)
+        if (planned.fate == Fate::kQuantize) planned_.emplace(planned.name, planned.scheme);
+    }
+    activations_ = options.activations;
+    if (!activations_ && options.recipe) activations_ = options.recipe->activations;
+    if (!activations_ && checkpoint.is_quantized()) activations_ = read_activations(checkpoint);
+  }
+
+  std::shared_ptr<Model::State> load() {
+    const ModelConfig config = state_->config = read_model_config(checkpoint_);
+    state_->embedding = values("model.embed_tokens.weight", {config.vocabulary, config.hidden});
+    const std::uint64_t embedding_bytes = stored_bytes("model.embed_tokens.weight");
+    for (std::int64_t i = 0; i < config.layers; ++i) state_->layers.push_back(layer(fmt::format("model.layers.{}.", i)));
+    state_->final_norm = norm("model.norm.weight", config.hidden);
+    // A tied head is the embedding; some files leave it out of the config and the head out of the file.
+    const bool tied = config.tied_head || !checkpoint_.contains("lm_head.weight");
+    state_->head = tied ? Linear{.module = "lm_head", .weight = prepare(state_->embedding)}
+                        : linear("lm_head", config.vocabulary, config.hidden, nullptr);
+    if (tied) state_->head.rounds_to_bf16 = is_bf16(state_->head.weight);
+    state_->weight_bytes += embedding_bytes;
+    for (const LinearInfo& info : state_->linears) state_->weight_bytes += info.bytes;
+    if (!tied) state_->weight_bytes += stored_bytes("lm_head.weight");
+    return state_;
+  }
+
+ private:
+  [[noreturn]] void corrupt(const std::string& why) const {
+    throw CorruptFile(fmt::format("{}: {}", checkpoint_.directory().string(), why));
+  }
+
+  void check_shape(const std::string& name, const Shape& shape) const {
+    if (!checkpoint_.contains(name)) corrupt(fmt::format("config.json asks for the tensor {}, which is not there", io::in_quotes(name)));
+    if (checkpoint_.shape(name) != shape)
+      corrupt(fmt::format("tensor {} is {}; config.json asks for {}", io::in_quotes(name), to_string(checkpoint_.shape(name)),
+                          to_string(shape)));
+    if (!is_floating(checkpoint_.dtype(name)))
+      corrupt(fmt::format("tensor {} is {}; weights are F32, F16 or BF16", io::in_quotes(name), name_of(checkpoint_.dtype(name))));
+  }
+
+  Tensor values(const std::string& name, const Shape& shape) const {
+    check_shape(name, shape);
+    return checkpoint_.tensor(name);
+  }
+  Tensor norm(const std::string& name, std::int64_t size) const { return convert(values(name, {size}), DType::kF32); }
+  std::uint64_t stored_bytes(const std::string& name) const {
+    if (const auto info = checkpoint_.quantized_info(name)) return quantized_bytes(info->scheme, info->shape);
+    return static_cast<std::uint64_t>(element_count(checkpoint_.shape(name))) *
+           static_cast<std::uint64_t>(bits_of(checkpoint_.dtype(name))) / 8;
+  }
+
+  bool is_bf16(const PreparedWeight& weight) const {
+    return options_.compute == Compute::kBf16 && weight.scheme.element == kBf16 && !weight.scheme.has_scales();
+  }
+
+  /// A Linear layer; `info`, where given, receives what it is.
+  Linear linear(const std::string& module, std::int64_t n, std::int64_t k, std::vector<LinearInfo>* info) const {
+    const std::string name = module + ".weight";
+    check_shape(name, {n, k});
+    Linear result;
+    result.module = module;
+    std::uint64_t bytes = stored_bytes(name);
+    bool quantized = true;
+    if (const auto planned = planned_.find(name); planned != planned_.end()) {
+      result.weight = prepare(quantize(checkpoint_.tensor(name), planned->second, options_.recipe->options));
+      bytes = quantized_bytes(planned->second, {n, k});
+    } else if (checkpoint_.quantized_info(name)) {
+      result.weight = prepare(checkpoint_.quantized(name));
+    } else {
+      result.weight = prepare(checkpoint_.tensor(name));
+      result.rounds_to_bf16 = is_bf16(result.weight);
+      quantized = false;
+    }
+    if (checkpoint_.contains(module + ".bias")) result.bias = norm(module + ".bias", n);
+    if (activations_ && quantized) set_rounding(result, *activations_);
+    if (info != nullptr) {
+      LinearInfo about{.module = module, .weight = result.weight.scheme, .n = n, .k = k, .bytes = bytes};
+      if (result.rounding) about.activation = result.rounding->activation;
+      info->push_back(std::move(about));
+    }
+    return result;
+  }
+
+  LayerWeights layer(const std::string& prefix) const {
+    const ModelConfig& c = state_->config;
+    std::vector<LinearInfo>* info = &state_->linears;
+    LayerWeights w;
+    w.attention_norm = norm(prefix + "input_layernorm.weight", c.hidden);
+    w.mlp_norm = norm(prefix + "post_attention_layernorm.weight", c.hidden);
+    if (c.model_type == "qwen3") {
+      w.q_norm = norm(prefix + "self_attn.q_norm.weight", c.head_dim);
+      w.k_norm = norm(prefix + "self_attn.k_norm.weight", c.head_dim);
+    }
+    w.q = linear(prefix + "self_attn.q_proj", c.heads * c.head_dim, c.hidden, info);
+    w.k = linear(prefix + "self_attn.k_proj", c.kv_heads * c.head_dim, c.hidden, info);
+    w.v = linear(prefix + "self_attn.v_proj", c.kv_heads * c.head_dim, c.hidden, info);
+    w.o = linear(prefix + "self_attn.o_proj", c.hidden, c.heads * c.head_dim, info);
+    w.gate = linear(prefix + "mlp.gate_proj", c.intermediate, c.hidden, info);
+    w.up = linear(prefix + "mlp.up_proj", c.intermediate, c.hidden, info);
+    w.down = linear(prefix + "mlp.down_proj", c.hidden, c.intermediate, info);
+    return w;
+  }
+
+  const Checkpoint& checkpoint_;
+  const ModelOptions& options_;
+  std::map<std::string, Scheme> planned_;
+  std::optional<ActivationRecipe> activations_;
+  std::shared_ptr<Model::State> state_ = std::make_shared<Model::State>();
+};
+
+}  // namespace
+
+Model open_model(const std::filesystem::path& path, const ModelOptions& options) {
+  const Checkpoint checkpoint = open_checkpoint(path);
+  return Model(Loader(checkpoint, options).load());
+}
+
+const ModelConfig& Model::config() const { return state_->config; }
+const std::vector<LinearInfo>& Model::linears() const { return state_->linears; }
+std::uint64_t Model::weight_bytes() const { return state_->weight_bytes; }
+
+double Model::bits_per_weight() const {
+  double bits = 0.0, weights = 0.0;
+  for (const LinearInfo& linear : state_->linears) {
+    bits += 8.0 * static_cast<double>(linear.bytes);
+    weights += static_cast<double>(linear.n * linear.k);
+  }
+  return weights > 0.0 ? bits / weights : 0.0;
+}
+
+KvCache Model::make_cache(const Scheme& scheme) const { return KvCache(state_->config, scheme); }
+
+}  // namespace narrow

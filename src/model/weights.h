@@ -1,0 +1,31 @@
+#pragma once
+/// The weights of a decoder in the form in which forward reads them.
+
+#include <vector>
+
+#include "model/linear.h"
+#include "narrow/model.h"
+
+namespace narrow {
+
+namespace model {
+
+struct LayerWeights {
+  Tensor attention_norm, mlp_norm;           ///< fp32 [hidden]
+  std::optional<Tensor> q_norm{}, k_norm{};  ///< fp32 [head_dim]: Qwen3
+  Linear q, k, v, o, gate, up, down;
+};
+
+}  // namespace model
+
+struct Model::State {
+  ModelConfig config;
+  Tensor embedding;  ///< [vocabulary, hidden], in the file's type
+  std::vector<model::LayerWeights> layers;
+  Tensor final_norm;
+  model::Linear head;
+  std::vector<LinearInfo> linears;
+  std::uint64_t weight_bytes = 0;
+};
+
+}  // namespace narrow

@@ -1,0 +1,151 @@
+"""The executor beside Hugging Face transformers on torch: logits of every architecture and RoPE, the example model, greedy text, speed."""
+import json
+import os
+import pathlib
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+MODEL = EXAMPLES / "docs-llama-13m"
+TOKENS = EXAMPLES / "docs_tokens.safetensors"
+
+SMALL = dict(hidden_size=64, intermediate_size=160, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, vocab_size=128,
+             max_position_embeddings=128, rms_norm_eps=1e-5)
+
+
+def rope(kind, **parameters):
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **parameters}}
+
+
+ARCHITECTURES = {
+    "llama": ("Llama", {}),
+    "llama_bias_head_dim": ("Llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 32}),
+    "llama_tied": ("Llama", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
+    "llama_linear": ("Llama", rope("linear", factor=4.0)),
+    "llama_dynamic": ("Llama", rope("dynamic", factor=2.0)),
+    "llama_llama3": ("Llama", rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)),
+    "llama_yarn": ("Llama", rope("yarn", factor=4.0, original_max_position_embeddings=32)),
+    "llama_yarn_mscale": ("Llama", rope("yarn", factor=4.0, original_max_position_embeddings=32, mscale=0.7, mscale_all_dim=1.2, beta_fast=16.0)),
+    "mistral": ("Mistral", {"sliding_window": 24}),
+    "qwen2": ("Qwen2", {}),
+    "qwen2_window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}),
+    "qwen3": ("Qwen3", {"head_dim": 32}),
+}
+
+
+@pytest.fixture(scope="module")
+def narrow(bin_dir):
+    tool = bin_dir / "narrow"
+    if not tool.exists():
+        pytest.skip(f"{tool} is not built")
+
+    def run(*arguments):
+        done = subprocess.run([tool, *map(str, arguments), "--json", "--quiet"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def narrow_logits(narrow, folder, model, tokens, *options):
+    save_file({"eval": tokens.to(torch.int32).contiguous()}, folder / "tokens.safetensors")
+    narrow("eval", model, "--tokens", folder / "tokens.safetensors", "--logits", folder / "logits.safetensors", "--compute", "fp32", *options)
+    return load_file(folder / "logits.safetensors")["logits"].reshape(*tokens.shape, -1)
+
+
+def relative_error(actual, expected):
+    """The largest difference of a prompt's logits, relative to the largest logit of that prompt."""
+    flat = lambda x: x.reshape(x.shape[0], -1)
+    return ((flat(actual) - flat(expected)).abs().amax(1) / flat(expected).abs().amax(1)).max().item()
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture(narrow, tmp_path, name):
+    family, fields = ARCHITECTURES[name]
+    torch.manual_seed(1)
+    config = getattr(transformers, f"{family}Config")(**{**SMALL, **fields})
+    model = getattr(transformers, f"{family}ForCausalLM")(config).float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # the default is so small that attention would hardly matter
+            parameter.copy_(torch.randn_like(parameter) * (0.3 if parameter.dim() == 1 else 0.15) + (1.0 if parameter.dim() == 1 else 0.0))
+    model.save_pretrained(tmp_path / "model")
+    length = 200 if "dynamic" in name else 100
+    tokens = torch.randint(0, 128, (3, length))
+    with torch.inference_mode():
+        expected = torch.cat([model(row[None]).logits for row in tokens])
+    assert relative_error(narrow_logits(narrow, tmp_path, tmp_path / "model", tokens), expected) < 1e-4
+
+
+def test_hundred_prompts_of_the_example(narrow, tmp_path):
+    """fp32 arithmetic over the same bf16 weights: 1e-3 relative on 100 prompts."""
+    tokens = load_file(TOKENS)["eval"][:100, :128].long()
+    model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        expected = torch.cat([model(part).logits for part in tokens.split(10)])
+    error = relative_error(narrow_logits(narrow, tmp_path, MODEL, tokens), expected)
+    print(f"largest relative difference over 100 prompts: {error:.2e}")
+    assert error < 1e-3
+
+
+@pytest.mark.parametrize("scheme", ["int8:row", "int4:block128:asym", "nvfp4", "fp6_e3m2:row"])
+def test_quantized_weights_mean_their_values(narrow, tmp_path, scheme):
+    """A quantized checkpoint run by narrow, and its plain fp32 form run by transformers."""
+    narrow("quantize", MODEL, tmp_path / "small", scheme)
+    narrow("dequantize", tmp_path / "small", tmp_path / "plain", "--dtype", "fp32")
+    tokens = load_file(TOKENS)["eval"][:4, :256].long()
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype=torch.float32).eval()
+    with torch.inference_mode():
+        expected = model(tokens).logits
+    assert relative_error(narrow_logits(narrow, tmp_path, tmp_path / "small", tokens), expected) < 1e-3
+
+
+def test_greedy_text_is_the_same(narrow):
+    """Forty tokens one by one through the cache."""
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(MODEL / "tokenizer.json"))
+    model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+    for prompt in ["To install the package, run", "The function returns a", "Copyright"]:
+        made = narrow("generate", MODEL, "-p", prompt, "-n", 40, "--compute", "fp32")
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        assert made["prompt_tokens"] == ids[0].tolist()
+        expected = model.generate(ids, max_new_tokens=40, do_sample=False, pad_token_id=1)[0, ids.shape[1]:].tolist()
+        assert made["tokens"] == [token for token in expected if token != 1]
+
+
+def test_speed_beside_transformers(narrow):
+    """Evaluation in bf16 and int8 beside transformers in its better type: the same windows and threads, rounds in turn, the best of each."""
+    threads, windows, rounds = min(2, os.cpu_count()), 16, 3
+    tokens = load_file(TOKENS)["eval"][:windows].long()
+    models = {dtype: transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=dtype).eval() for dtype in (torch.bfloat16, torch.float32)}
+    options = {"bf16": [], "int8": ["--scheme", "W8A8"]}
+    rates = {}
+
+    def theirs(model, batch):
+        start = time.perf_counter()
+        with torch.inference_mode():
+            for part in tokens.split(batch):
+                logits = model(part).logits[:, :-1].float()
+                torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), part[:, 1:].reshape(-1))
+        return tokens.numel() / (time.perf_counter() - start)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    for _ in range(rounds):
+        for dtype, model in models.items():
+            for batch in (1, 4):
+                key = f"transformers {dtype}"
+                rates[key] = max(rates.get(key, 0.0), theirs(model, batch))
+        for name, more in options.items():
+            run = narrow("eval", MODEL, "--tokens", TOKENS, "--windows", windows, "--threads", threads, *more)
+            rates[f"narrow {name}"] = max(rates.get(f"narrow {name}", 0.0), run["tokens_per_second"])
+    torch.set_num_threads(before)
+    for name, rate in rates.items():
+        print(f"{name}: {rate:.0f} tokens/s")
+    assert rates["narrow bf16"] >= max(rate for name, rate in rates.items() if name.startswith("transformers"))
+    assert rates["narrow int8"] > rates["narrow bf16"]

@@ -1,0 +1,85 @@
+#include "model_options.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "io/file_reader.h"
+#include "narrow/error.h"
+#include "narrow/tokenizer.h"
+
+namespace narrow::command {
+void add_scheme_options(CLI::App& command, SchemeOptions& options) {
+  command.add_option("--scheme", options.scheme, "Quantize a plain model as it is read: int8:row, nvfp4, .., or a preset: W8A8, ..")
+      ->option_text("SCHEME");
+  command.add_option("--rule", options.rules, "Another scheme for some weights: 're:.*down_proj=int8:row'")
+      ->option_text("PATTERN=SCHEME ...");
+  add_activation_options(command, options.activations);
+  command.add_option("--compute", options.compute, "Inputs of dense bf16 layers: bf16 (default) or fp32; sums are fp32")
+      ->option_text("TYPE")
+      ->check(CLI::IsMember({"bf16", "fp32"}).description(""));
+  command.add_option("--kv-cache", options.cache, "Keys and values in fp32 (default), fp16, bf16, fp8_e4m3:row, int8:row")
+      ->option_text("SCHEME");
+}
+
+ModelOptions make_model_options(const SchemeOptions& options) {
+  ModelOptions result;
+  result.compute = options.compute == "bf16" ? Compute::kBf16 : Compute::kFp32;
+  if (!options.scheme.empty()) {
+    result.recipe = Recipe::of(options.scheme);
+    for (const std::string& rule : options.rules) {
+      const auto [pattern, scheme] = split_rule("--rule", rule);
+      result.recipe->rules.emplace_back(pattern, Scheme::parse(scheme));
+    }
+    apply_activation_options(options.activations, result.recipe->activations);
+  } else {
+    apply_activation_options(options.activations, result.activations);
+  }
+  return result;
+}
+
+void add_token_options(CLI::App& command, TokenOptions& options, const char* tensor) {
+  options.tensor = tensor;
+  command.add_option("--tokens", options.tokens, "A safetensors file with a tensor [windows, length] of tokens")->option_text("FILE");
+  command.add_option("--tensor", options.tensor, fmt::format("That tensor's name (default: {})", tensor))->option_text("NAME");
+  command.add_option("--text", options.text, "Plain text instead, cut into windows by the model's tokenizer.json")->option_text("FILE");
+  command.add_option("--length", options.length, "Tokens of a window of --text (default 512)")
+      ->option_text("N")
+      ->check(CLI::Range(2, 1 << 24).description(""));
+  command.add_option("--windows", options.windows, "Read the first N windows alone")
+      ->option_text("N")
+      ->check(CLI::Range(1, 1 << 30).description(""));
+}
+
+std::string read_text_file(const std::string& path) {
+  constexpr std::uint64_t kLargestText = std::uint64_t{1} << 32;
+  return io::read_text(path, kLargestText);
+}
+
+TokenWindows cut_windows(const std::vector<std::int32_t>& tokens, std::int64_t length) {
+  TokenWindows windows;
+  const std::size_t step = static_cast<std::size_t>(length);
+  for (std::size_t begin = 0; begin + 1 < tokens.size(); begin += step)
+    windows.emplace_back(tokens.begin() + static_cast<std::ptrdiff_t>(begin),
+                         tokens.begin() + static_cast<std::ptrdiff_t>(std::min(tokens.size(), begin + step)));
+  return windows;
+}
+
+LoadedTokens load_tokens(const TokenOptions& options, const std::filesystem::path& model) {
+  if (options.tokens.empty() == options.text.empty()) throw InvalidArgument("give the tokens to read: either --tokens FILE or --text FILE");
+  const std::filesystem::path directory = std::filesystem::is_directory(model) ? model : model.parent_path();
+  std::optional<Tokenizer> tokenizer;
+  if (!options.text.empty() || std::filesystem::exists(directory / "tokenizer.json")) tokenizer = open_tokenizer(directory);
+  LoadedTokens loaded;
+  loaded.windows = options.text.empty() ? read_token_windows(options.tokens, options.tensor)
+                                        : cut_windows(tokenizer->encode(read_text_file(options.text)), options.length);
+  if (options.windows > 0 && static_cast<std::size_t>(options.windows) < loaded.windows.size())
+    loaded.windows.resize(static_cast<std::size_t>(options.windows));
+  if (tokenizer)
+    for (const auto& window : loaded.windows)
+      for (std::size_t i = 1; i < window.size(); ++i) loaded.scored_bytes += tokenizer->bytes(window[i]).size();
+  return loaded;
+}
+
+}  // namespace narrow::command
