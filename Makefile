@@ -47,6 +47,7 @@ test-sanitizers: setup ## the readers of foreign files under the address and und
 
 bench: build ## measure the CPU operations beside this machine's own limits
 	@for program in $(BIN)/bench_*; do case $$program in *cuda*) ;; *) $$program $(ARGS) || exit 1;; esac; done
+	@$(PYTHON) -m pytest -q -s tests/python --bin-dir $(BIN) -k speed --speed
 
 fuzz: setup ## run every fuzzer for SECONDS_EACH seconds
 	@tools/dev/fuzz.sh $(SECONDS_EACH)
