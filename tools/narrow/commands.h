@@ -13,6 +13,7 @@ void add_plan(CLI::App& app, Context& context);
 void add_quantize(CLI::App& app, Context& context);
 void add_dequantize(CLI::App& app, Context& context);
 void add_compare(CLI::App& app, Context& context);
+void add_convert(CLI::App& app, Context& context);
 void add_verify(CLI::App& app, Context& context);
 void add_kernels(CLI::App& app, Context& context);
 void add_layout(CLI::App& app, Context& context);

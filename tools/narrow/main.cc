@@ -57,6 +57,7 @@ void build_parser(CLI::App& app, Context& context) {
   add_plan(app, context);
   add_quantize(app, context);
   add_dequantize(app, context);
+  add_convert(app, context);
   add_compare(app, context);
   add_verify(app, context);
   add_kernels(app, context);
