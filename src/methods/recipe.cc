@@ -97,6 +97,8 @@ class Pattern {
 
 }  // namespace
 
+bool is_linear_weight(std::string_view name, const Shape& shape) { return not_linear(name, shape).empty(); }
+
 struct RecipeMatcher::Patterns {
   std::vector<Pattern> targets, ignore;
   std::vector<std::pair<Pattern, Scheme>> rules;

@@ -10,6 +10,9 @@
 
 namespace narrow {
 
+/// Whether a tensor is the weight of a Linear layer, by its name and shape.
+bool is_linear_weight(std::string_view name, const Shape& shape);
+
 class RecipeMatcher {
  public:
   /// Throws InvalidArgument for a pattern that is not a regular expression, or longer than 512 characters.

@@ -17,6 +17,7 @@ void add_compare(CLI::App& app, Context& context);
 void add_eval(CLI::App& app, Context& context);
 void add_generate(CLI::App& app, Context& context);
 void add_tokenize(CLI::App& app, Context& context);
+void add_convert(CLI::App& app, Context& context);
 void add_verify(CLI::App& app, Context& context);
 void add_kernels(CLI::App& app, Context& context);
 void add_layout(CLI::App& app, Context& context);

@@ -58,6 +58,7 @@ void build_parser(CLI::App& app, Context& context) {
   add_quantize(app, context);
   add_dequantize(app, context);
   add_calibrate(app, context);
+  add_convert(app, context);
   add_compare(app, context);
   add_eval(app, context);
   add_generate(app, context);

@@ -8,7 +8,9 @@
 #include <fmt/format.h>
 
 #include "commands.h"
+#include "interop_report.h"
 #include "narrow/error.h"
+#include "narrow/interop.h"
 #include "recipe_options.h"
 #include "report/numbers.h"
 #include "report/table.h"
@@ -23,7 +25,7 @@ using report::Paint;
 constexpr std::size_t kWorstShown = 5;
 
 struct QuantizeCommandOptions {
-  std::string input, output;
+  std::string input, output, form;
   RecipeOptions recipe;
 };
 
@@ -82,8 +84,23 @@ void print_summary(Context& context, const QuantizeCommandOptions& options, cons
                             report::bytes_text(report.plan.bytes_after), ratio_of(report.plan), report::duration_text(report.seconds)));
 }
 
+void run_export(Context& context, const QuantizeCommandOptions& options, const Recipe& recipe) {
+  const Ecosystem target = parse_ecosystem(options.form);
+  catch_interrupts();
+  InteropReport report;
+  {
+    report::Progress progress(stderr, context.progress_mode(), context.err, "export", 0);
+    report = export_checkpoint(options.input, options.output, recipe, target, [&](const TensorProgress& tensor) {
+      throw_if_interrupted();
+      progress.update(tensor.name, tensor.stage == Stage::kVerified ? "verified" : "written", tensor.bytes_done, tensor.bytes_total);
+    });
+  }
+  print_interop_report(context, options.input, options.output, report, Proof::kWorst);
+}
+
 void run_quantize(Context& context, const CLI::App& command, const QuantizeCommandOptions& options) {
   const Recipe recipe = make_recipe(command, options.recipe);
+  if (!options.form.empty()) return run_export(context, options, recipe);
   const std::filesystem::path output = options.output;
   std::map<std::string, std::string> fates;
   {
@@ -124,6 +141,7 @@ void add_quantize(CLI::App& app, Context& context) {
   command->add_option("IN", options->input, "A safetensors file or a directory")->type_name("")->required();
   command->add_option("OUT", options->output, "The directory to write; it must not exist, or be empty")->type_name("")->required();
   add_recipe_options(*command, context, options->recipe);
+  command->add_option("--export", options->form, "Write the form that another runtime loads: ct, gptq, awq, fp8-block")->type_name("FORM");
   command->callback(
       [&context, command, options] { context.run = [&context, command, options] { run_quantize(context, *command, *options); }; });
 }

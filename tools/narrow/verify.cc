@@ -8,16 +8,17 @@
 #include "commands.h"
 #include "narrow/checkpoint.h"
 #include "narrow/error.h"
+#include "narrow/interop.h"
 #include "report/numbers.h"
 
 namespace narrow::command {
 namespace {
 
-void run_verify(Context& context, const std::string& path) {
+void run_verify(Context& context, const std::string& path, const std::string& form) {
   VerifyReport report;
   bool hashed = false;
   try {
-    report = verify_checkpoint(path);
+    report = form.empty() ? verify_checkpoint(path) : verify_as(path, parse_ecosystem(form));
     if (report.problems.empty()) hashed = open_checkpoint(path).is_quantized();
   } catch (const CorruptFile& error) {  // a checkpoint that cannot be opened is damage too
     report.problems.emplace_back(error.what());
@@ -31,7 +32,9 @@ void run_verify(Context& context, const std::string& path) {
   if (report.problems.empty()) {
     context.print(fmt::format("{}  {}: {} tensors, {}, {}\n", report::painted(context.out, report::Paint::kGood, "ok"), path,
                               report.tensors, report::bytes_text(static_cast<std::uint64_t>(report.bytes)),
-                              hashed ? "every hash is right" : "the structure is right (a plain checkpoint has no hashes)"));
+                              hashed         ? "every hash is right"
+                              : form.empty() ? "the structure is right (a plain checkpoint has no hashes)"
+                                             : "every weight reads as " + form));
     return;
   }
   for (const std::string& problem : report.problems)
@@ -42,10 +45,11 @@ void run_verify(Context& context, const std::string& path) {
 }  // namespace
 
 void add_verify(CLI::App& app, Context& context) {
-  auto path = std::make_shared<std::string>();
+  auto path = std::make_shared<std::string>(), form = std::make_shared<std::string>();
   CLI::App* command = add_command(app, "verify", "Check a checkpoint: its structure and every hash", "  narrow verify small/\n");
   command->add_option("PATH", *path, "A checkpoint, plain or quantized")->type_name("")->required();
-  command->callback([&context, path] { context.run = [&context, path] { run_verify(context, *path); }; });
+  command->add_option("--as", *form, "Read every weight in this form too: narrow, ct, gptq, awq, fp8-block")->type_name("FORM");
+  command->callback([&context, path, form] { context.run = [&context, path, form] { run_verify(context, *path, *form); }; });
 }
 
 }  // namespace narrow::command

@@ -1,0 +1,339 @@
+#include "io/compressed_tensors.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <regex>
+
+#include <fmt/format.h>
+
+#include "io/text.h"
+#include "narrow/error.h"
+
+namespace narrow::io {
+namespace {
+
+constexpr std::string_view kSuffixes[] = {".weight", ".weight_packed", ".weight_scale", ".weight_shape", ".weight_zero_point", ".weight_g_idx", ".weight_global_scale"};
+constexpr std::string_view kVersion = "0.17.0";  // the first with dense words
+
+enum class Form : std::uint8_t { kNone, kInteger, kFloat, kPacked, kNvfp4, kMxfp4, kMxfp8 };
+
+constexpr std::string_view name_of(Form form) {
+  switch (form) {
+    case Form::kInteger: return "int-quantized";
+    case Form::kFloat: return "float-quantized";
+    case Form::kPacked: return "pack-quantized";
+    case Form::kNvfp4: return "nvfp4-pack-quantized";
+    case Form::kMxfp4: return "mxfp4-pack-quantized";
+    case Form::kMxfp8: return "mxfp8-quantized";
+    case Form::kNone: break;
+  }
+  return "";
+}
+
+bool is_tensor(const Scheme& scheme) { return scheme.granularity.kind == Granularity::Kind::kTensor; }
+bool is_row(const Scheme& scheme) { return scheme.granularity == Granularity::row(); }
+bool is_tile(const Scheme& scheme) { return scheme.granularity.kind == Granularity::Kind::kRectangle && scheme.granularity.rows > 1 && scheme.granularity.cols > 1; }
+
+/// Integers of 8 bits by row or tensor are stored as they are, all other integers in words.
+Form form_of(const Scheme& scheme) {
+  if (scheme == Scheme::parse("nvfp4")) return Form::kNvfp4;
+  if (scheme == Scheme::parse("mxfp4")) return Form::kMxfp4;
+  if (scheme == Scheme::parse("mxfp8_e4m3")) return Form::kMxfp8;
+  const bool has_plain_scales = scheme.rule == ScaleRule::kLargest && !scheme.has_outer_scale && (scheme.scale == kFp32 || scheme.scale == kFp16 || scheme.scale == kBf16);
+  if (!has_plain_scales) return Form::kNone;
+  if (scheme.element == kFp8E4m3 && (is_tensor(scheme) || is_row(scheme) || is_tile(scheme))) return Form::kFloat;
+  if ((scheme.element == kInt8 || scheme.element == kUint8) && (is_tensor(scheme) || is_row(scheme))) return Form::kInteger;
+  return is_grouped_integer(scheme) ? Form::kPacked : Form::kNone;
+}
+
+std::string refusal(const Scheme& scheme, const Shape& shape, bool is_ordered) {
+  if (shape.size() != 2) return "it holds matrices alone";
+  const Form form = form_of(scheme);
+  if (form == Form::kNone)
+    return "it holds integers of 2, 3, 4 or 8 bits by row or block of columns, int8 by tensor, fp8_e4m3 by tensor, row or tile, nvfp4, mxfp4 and mxfp8_e4m3";
+  if (is_ordered && (form != Form::kPacked || is_row(scheme))) return "it orders the groups of packed integers alone";
+  const std::int64_t cols = shape[1], group = group_size(scheme, shape);
+  if (scheme.granularity.kind == Granularity::Kind::kRectangle && !is_tile(scheme) && cols > group && cols % group != 0)
+    return fmt::format("its columns are whole groups, and {} are not of {}", cols, group);
+  const bool in_pairs = form == Form::kNvfp4 || form == Form::kMxfp4;
+  if (in_pairs && cols % group != 0) return fmt::format("its columns are whole blocks, and {} are not of {}", cols, group);
+  return {};
+}
+
+std::vector<StoredBytes> parts(const std::string& module, const Scheme& scheme, const Shape& shape, bool is_ordered) {
+  const Form form = form_of(scheme);
+  const ScaleGrid grid = scale_grid(scheme, shape);
+  const Shape cells = is_tensor(scheme) ? Shape{1} : Shape{grid.rows, grid.cols};
+  const std::int64_t n = shape[0], k = shape[1];
+  const int bits = scheme.element.bits;
+  switch (form) {
+    case Form::kPacked: {
+      std::vector<StoredBytes> stored{{module + ".weight_packed", DType::kI32, {n, words_of(k, bits)}},
+                                      {module + ".weight_scale", dtype_of_scales(scheme.scale), cells},
+                                      {module + ".weight_shape", DType::kI64, {2}}};
+      if (scheme.asymmetric) stored.push_back({module + ".weight_zero_point", DType::kI32, {words_of(n, bits), grid.cols}});
+      if (is_ordered) stored.push_back({module + ".weight_g_idx", DType::kI32, {k}});
+      return stored;
+    }
+    case Form::kNvfp4:
+      return {{module + ".weight_packed", DType::kU8, {n, k / 2}}, {module + ".weight_scale", DType::kF8E4m3, cells}, {module + ".weight_global_scale", DType::kF32, {1}}};
+    case Form::kMxfp4: return {{module + ".weight_packed", DType::kU8, {n, k / 2}}, {module + ".weight_scale", DType::kU8, cells}};
+    case Form::kMxfp8: return {{module + ".weight", DType::kF8E4m3, shape}, {module + ".weight_scale", DType::kU8, cells}};
+    case Form::kFloat: return {{module + ".weight", DType::kF8E4m3, shape}, {module + ".weight_scale", dtype_of_scales(scheme.scale), cells}};
+    default: break;
+  }
+  std::vector<StoredBytes> stored{{module + ".weight", DType::kI8, shape}, {module + ".weight_scale", dtype_of_scales(scheme.scale), cells}};
+  if (scheme.asymmetric) stored.push_back({module + ".weight_zero_point", DType::kI8, cells});
+  return stored;
+}
+
+/// Unsigned bytes as signed ones with an offset of 128, and back.
+Buffer turned_over(const Buffer& bytes) {
+  Buffer result = Buffer::allocate(bytes.size());
+  for (std::size_t i = 0; i < bytes.size(); ++i) result.data()[i] = bytes.data()[i] ^ std::byte{0x80};
+  return result;
+}
+
+template <typename T>
+Buffer buffer_with(std::initializer_list<T> values) {
+  Buffer buffer = Buffer::allocate(values.size() * sizeof(T));
+  std::memcpy(buffer.data(), values.begin(), buffer.size());
+  return buffer;
+}
+
+void pack(const InteropTensor& tensor, const Json&, std::span<StoredBytes> stored) {
+  const QuantizedTensor& q = tensor.q;
+  const Form form = form_of(q.scheme);
+  stored[0].bytes = form == Form::kPacked                              ? bytes_of(pack_along_columns(unsigned_codes(q), q.scheme.element.bits))
+                    : form == Form::kInteger && q.scheme.asymmetric ? turned_over(q.codes)
+                                                                       : q.codes;
+  stored[1].bytes = q.scales;
+  if (form == Form::kNvfp4) stored[2].bytes = buffer_with({1.0f / q.outer_scale});
+  if (form == Form::kInteger && q.scheme.asymmetric) stored[2].bytes = turned_over(q.zero_points);
+  if (form != Form::kPacked) return;
+  stored[2].bytes = buffer_with({q.shape[0], q.shape[1]});
+  std::size_t next = 3;
+  if (q.scheme.asymmetric) stored[next++].bytes = bytes_of(pack_along_rows(zero_points_of(q), q.scheme.element.bits));
+  if (!tensor.order.empty()) stored[next].bytes = bytes_of({reinterpret_cast<const std::uint32_t*>(tensor.order.data()), tensor.order.size()});
+}
+
+// ---- reading ----
+
+bool names_module(const std::string& target, const ModuleReader& module) {
+  if (target == "Linear" || target == module.module()) return true;
+  if (!target.starts_with("re:") || target.size() > 512) return false;
+  try {
+    return std::regex_search(module.module(), std::regex(target.substr(3)), std::regex_constants::match_continuous);
+  } catch (const std::regex_error&) {
+    module.reject(fmt::format("the target {} is not a regular expression", in_quotes(target)));
+  }
+}
+
+/// The `weights` of the group that names the module; of several the one that names it most exactly.
+Json arguments_of(const ModuleReader& module) {
+  Json found;
+  for (const auto& [name, group] : module.config().at("config_groups").items())
+    for (const Json& target : group.at("targets"))
+      if (names_module(target.get<std::string>(), module) && (found.is_null() || target != "Linear")) found = group.at("weights");
+  if (!found.is_object()) module.reject("no group of quantization_config gives its weights");
+  return found;
+}
+
+std::int64_t group_of(const Json& arguments) {
+  const auto size = arguments.find("group_size");
+  return size != arguments.end() && size->is_number_integer() && size->get<std::int64_t>() > 0 ? size->get<std::int64_t>() : 0;
+}
+
+std::string strategy_of(const Json& arguments) {
+  const auto strategy = arguments.find("strategy");
+  if (strategy != arguments.end() && strategy->is_string()) return strategy->get<std::string>();
+  const auto size = arguments.find("group_size");
+  if (size == arguments.end() || size->is_null()) return "tensor";
+  return size->get<std::int64_t>() > 0 ? "group" : "channel";
+}
+
+Granularity granularity_of(const Json& arguments) {
+  const std::string strategy = strategy_of(arguments);
+  if (strategy == "tensor") return Granularity::tensor();
+  if (strategy == "channel") return Granularity::row();
+  if (strategy == "block") {
+    const Json& block = arguments.at("block_structure");
+    if (block.is_string()) {  // "128x128"
+      const std::string text = block.get<std::string>();
+      const std::size_t cross = text.find('x');
+      return Granularity::block(std::atoll(text.c_str()), cross == std::string::npos ? 0 : std::atoll(text.c_str() + cross + 1));
+    }
+    return Granularity::block(block.at(0).get<std::int64_t>(), block.at(1).get<std::int64_t>());
+  }
+  if (strategy != "group" && strategy != "tensor_group") throw Unsupported(fmt::format("compressed-tensors' strategy {} is not read for weights", in_quotes(strategy)));
+  return Granularity::block(group_of(arguments));
+}
+
+/// Before 0.17 words held whole codes; the number of words says which it is, and the version where it does not.
+WordPacking packing_of(const ModuleReader& module, std::int64_t words, std::int64_t k, int bits) {
+  const bool dense = words == words_of(k, bits), whole = words == words_of(k, bits, WordPacking::kWholeCodes);
+  if (!dense && !whole) module.reject(fmt::format("weight_packed has {} words in a row, which {} codes of {} bits do not take", words, k, bits));
+  if (dense != whole) return dense ? WordPacking::kDense : WordPacking::kWholeCodes;
+  const std::string version = module.config().value("version", std::string(kVersion));
+  const bool is_old = version.starts_with("0.") && std::atoi(version.c_str() + 2) < 17;
+  return is_old ? WordPacking::kWholeCodes : WordPacking::kDense;
+}
+
+void check_cells(const ModuleReader& module, const Scheme& scheme, const Shape& shape, const Tensor& scales) {
+  const ScaleGrid grid = scale_grid(scheme, shape);
+  if (scales.size() != grid.count() || (scales.rank() == 2 && scales.shape() != Shape{grid.rows, grid.cols}))
+    module.reject(fmt::format("weight_scale has the shape {}, not [{}, {}]", to_string(scales.shape()), grid.rows, grid.cols));
+}
+
+Tensor read_scales(const ModuleReader& module, const Scheme& scheme) { return module.read_floats(".weight_scale", is_tensor(scheme) ? 1 : 2); }
+
+InteropTensor unpack_words(const ModuleReader& module, const Json& arguments) {
+  const int bits = arguments.at("num_bits").get<int>();
+  const Tensor words = module.read(".weight_packed", DType::kI32, 2), declared = module.read(".weight_shape", DType::kI64, 1);
+  if (declared.size() != 2) module.reject("weight_shape has not two entries");
+  const Shape shape{declared.as<std::int64_t>()[0], declared.as<std::int64_t>()[1]};
+  if (shape[0] != words.shape()[0] || shape[1] < 1 || shape[1] > words.shape()[1] * 32) module.reject(fmt::format("weight_shape {} does not fit weight_packed {}", to_string(shape), to_string(words.shape())));
+  const Granularity granularity = granularity_of(arguments);
+  const bool asymmetric = module.has(".weight_zero_point");
+  const Tensor scales = module.read_floats(".weight_scale", 2);
+  const Scheme scheme = integer_scheme(bits, asymmetric, granularity.cols, format_of_scales(scales.dtype()));
+  check_cells(module, scheme, shape, scales);
+  const WordPacking packing = packing_of(module, words.shape()[1], shape[1], bits);
+  Buffer zero_points = Buffer::allocate(0);
+  if (asymmetric) {
+    const Tensor packed = module.read(".weight_zero_point", DType::kI32, 2);
+    if (packed.shape() != Shape{words_of(shape[0], bits, packing), scales.shape()[1]}) module.reject(fmt::format("weight_zero_point has the shape {}", to_string(packed.shape())));
+    const CodeMatrix zeros = unpack_along_rows(words_in(packed), shape[0], scales.shape()[1], bits, packing);
+    zero_points = Buffer::allocate(zeros.codes.size());
+    std::memcpy(zero_points.data(), zeros.codes.data(), zeros.codes.size());
+  }
+  const CodeMatrix codes = unpack_along_columns(words_in(words), shape[0], shape[1], bits, packing);
+  InteropTensor tensor{assemble(scheme, shape, packed_codes(scheme, codes), buffer_of(scales), zero_points, 1.0f)};
+  if (module.has(".weight_g_idx")) {
+    const Tensor index = module.read(".weight_g_idx", DType::kI32, 1);
+    if (index.size() != shape[1]) module.reject(fmt::format("weight_g_idx has {} entries for {} columns", index.size(), shape[1]));
+    tensor.order.assign(index.as<std::int32_t>(), index.as<std::int32_t>() + index.size());
+    for (const std::int32_t group : tensor.order)
+      if (group < 0 || group >= scales.shape()[1]) module.reject(fmt::format("weight_g_idx has group {} of {}", group, scales.shape()[1]));
+  }
+  return tensor;
+}
+
+InteropTensor unpack_pairs(const ModuleReader& module) {
+  const bool is_nvfp4 = module.has(".weight_global_scale");
+  const Scheme scheme = Scheme::parse(is_nvfp4 ? "nvfp4" : "mxfp4");
+  const Tensor codes = module.read(".weight_packed", DType::kU8, 2), scales = module.read(".weight_scale", is_nvfp4 ? DType::kF8E4m3 : DType::kU8, 2);
+  const Shape shape{codes.shape()[0], codes.shape()[1] * 2};
+  check_cells(module, scheme, shape, scales);
+  float outer_scale = 1.0f;
+  if (is_nvfp4) {
+    const Tensor global = module.read(".weight_global_scale", DType::kF32, 1);
+    if (global.size() != 1 || !(*global.as<float>() > 0.0f)) module.reject("weight_global_scale is not one positive number");
+    outer_scale = 1.0f / *global.as<float>();
+  }
+  return {assemble(scheme, shape, buffer_of(codes), buffer_of(scales), Buffer::allocate(0), outer_scale)};
+}
+
+InteropTensor unpack(const ModuleReader& module) {
+  if (module.has(".input_scale") || module.has(".input_global_scale")) throw Unsupported(fmt::format("module {} has static scales of activations, which narrow does not carry", in_quotes(module.module())));
+  const Json arguments = arguments_of(module);
+  if (module.has(".weight_packed")) return module.dtype(".weight_packed") == DType::kI32 ? unpack_words(module, arguments) : unpack_pairs(module);
+  if (module.dtype(".weight") == DType::kF8E4m3) {
+    const Tensor codes = module.read(".weight", DType::kF8E4m3, 2);
+    Scheme scheme = Scheme::parse("mxfp8_e4m3");
+    const bool is_mx = module.dtype(".weight_scale") == DType::kU8;
+    if (!is_mx) scheme = {.element = kFp8E4m3, .granularity = granularity_of(arguments), .scale = format_of_scales(module.dtype(".weight_scale"))};
+    const Tensor scales = is_mx ? module.read(".weight_scale", DType::kU8, 2) : read_scales(module, scheme);
+    check_cells(module, scheme, codes.shape(), scales);
+    return {assemble(scheme, codes.shape(), buffer_of(codes), buffer_of(scales), Buffer::allocate(0), 1.0f)};
+  }
+  if (arguments.at("num_bits") != 8) throw Unsupported(fmt::format("module {} stores {} bits in bytes; narrow reads 8 bits there", in_quotes(module.module()), arguments.at("num_bits").dump()));
+  const Tensor codes = module.read(".weight", DType::kI8, 2);
+  const bool asymmetric = module.has(".weight_zero_point");
+  Scheme scheme{.element = asymmetric ? kUint8 : kInt8, .granularity = granularity_of(arguments), .scale = format_of_scales(module.dtype(".weight_scale"))};
+  scheme.asymmetric = asymmetric;
+  const Tensor scales = read_scales(module, scheme);
+  check_cells(module, scheme, codes.shape(), scales);
+  Buffer zero_points = Buffer::allocate(0);
+  if (asymmetric) {
+    const Tensor zeros = module.read(".weight_zero_point", DType::kI8, scales.rank());
+    if (zeros.shape() != scales.shape()) module.reject("weight_zero_point has not the shape of weight_scale");
+    zero_points = turned_over(buffer_of(zeros));
+  }
+  return {assemble(scheme, codes.shape(), asymmetric ? turned_over(buffer_of(codes)) : buffer_of(codes), buffer_of(scales), zero_points, 1.0f)};
+}
+
+// ---- config.json ----
+
+/// QuantArgs; its reader allows no other keys.
+Json quantization_arguments(int bits, const char* type, bool symmetric, const char* strategy) {
+  return {{"num_bits", bits}, {"type", type}, {"symmetric", symmetric}, {"strategy", strategy}, {"group_size", nullptr}, {"block_structure", nullptr}, {"dynamic", false},
+          {"actorder", nullptr}, {"scale_dtype", nullptr}, {"zp_dtype", nullptr}, {"observer", nullptr}, {"observer_kwargs", Json::object()}};
+}
+
+Json weight_arguments(const Scheme& scheme, bool is_ordered) {
+  const Form form = form_of(scheme);
+  const char* strategy = is_tensor(scheme) ? "tensor" : is_row(scheme) ? "channel" : is_tile(scheme) ? "block" : form == Form::kNvfp4 ? "tensor_group" : "group";
+  Json json = quantization_arguments(scheme.element.bits, scheme.element.is_float() ? "float" : "int", !scheme.asymmetric, strategy);
+  if (is_tile(scheme)) json["block_structure"] = {scheme.granularity.rows, scheme.granularity.cols};
+  if (std::string_view(strategy).ends_with("group")) json["group_size"] = scheme.granularity.cols;
+  if (is_ordered) json["actorder"] = "group";
+  if (scheme.asymmetric) json["zp_dtype"] = "torch.int8";
+  if (form == Form::kNvfp4) json["scale_dtype"] = "torch.float8_e4m3fn";
+  if (form == Form::kMxfp4 || form == Form::kMxfp8) json["scale_dtype"] = "torch.uint8";
+  return json;
+}
+
+/// Activations, where a reader's kernels take no others: each token as it comes, or groups of 128 beside tiles.
+Json activation_arguments(const Scheme& scheme) {
+  const Form form = form_of(scheme);
+  if (form != Form::kInteger && form != Form::kFloat) return nullptr;
+  Json json = quantization_arguments(8, form == Form::kInteger ? "int" : "float", true, is_tile(scheme) ? "group" : "token");
+  if (is_tile(scheme)) json["group_size"] = scheme.granularity.cols;
+  json["dynamic"] = true;
+  return json;
+}
+
+/// One group per scheme and order; the prevailing one targets Linear, the others their modules by name.
+Json config(const std::vector<ModuleScheme>& modules) {
+  const std::optional<Scheme> first = prevailing_scheme(modules);
+  struct Group {
+    Scheme scheme;
+    bool is_ordered;
+    std::vector<std::string> targets;
+  };
+  std::vector<Group> groups;
+  for (const ModuleScheme& module : modules) {
+    if (!module.scheme) continue;
+    const auto same = std::find_if(groups.begin(), groups.end(), [&](const Group& group) { return group.scheme == *module.scheme && group.is_ordered == module.is_ordered; });
+    if (same != groups.end()) {
+      same->targets.push_back(module.module);
+    } else {
+      groups.push_back({*module.scheme, module.is_ordered, {module.module}});
+    }
+  }
+  std::stable_partition(groups.begin(), groups.end(), [&](const Group& group) { return group.scheme == *first; });
+  Json json = Json::object();
+  std::string format;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const std::string own(name_of(form_of(groups[i].scheme)));
+    format = format.empty() || format == own ? own : "mixed-precision";
+    json["group_" + std::to_string(i)] = {{"targets", i == 0 ? std::vector<std::string>{"Linear"} : groups[i].targets},
+                                          {"format", own},
+                                          {"weights", weight_arguments(groups[i].scheme, groups[i].is_ordered)},
+                                          {"input_activations", activation_arguments(groups[i].scheme)},
+                                          {"output_activations", nullptr}};
+  }
+  return {{"quant_method", "compressed-tensors"}, {"version", kVersion}, {"format", format.empty() ? "dense" : format}, {"quantization_status", "compressed"},
+          {"global_compression_ratio", nullptr}, {"ignore", plain_modules(modules)}, {"kv_cache_scheme", nullptr}, {"sparsity_config", Json::object()},
+          {"transform_config", Json::object()}, {"config_groups", json}};
+}
+
+}  // namespace
+
+InteropFormat compressed_tensors_format() {
+  return {Ecosystem::kCompressedTensors, "ct", "compressed-tensors", ".weight_scale", kSuffixes, refusal, [](const Scheme& scheme) { return scheme; }, parts, pack, unpack, config};
+}
+
+}  // namespace narrow::io

@@ -1,0 +1,263 @@
+// Checkpoints of other ecosystems: written, read back, converted and returned, refused, damaged.
+#include <algorithm>
+#include <numeric>
+
+#include "io/compressed_tensors.h"
+#include "io/files.h"
+#include "io/interop.h"
+#include "methods/interop_values.h"
+#include "narrow/error.h"
+#include "narrow/interop.h"
+
+namespace narrow {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::map<std::string, std::string> contents(const fs::path& directory) {
+  std::map<std::string, std::string> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) files[entry.path().filename().string()] = test::read_bytes(entry.path());
+  return files;
+}
+
+/// Shapes that every ecosystem takes: n and k are multiples of 128.
+std::map<std::string, Tensor> regular_model() {
+  std::map<std::string, Tensor> tensors;
+  unsigned seed = 7;
+  const auto add = [&](const std::string& name, Shape shape) { tensors.emplace(name, test::random_values(DType::kBf16, std::move(shape), seed++)); };
+  add("model.embed_tokens.weight", {64, 128});
+  for (const char* layer : {"model.layers.0.", "model.layers.1."}) {
+    add(std::string(layer) + "self_attn.q_proj.weight", {128, 128});
+    add(std::string(layer) + "mlp.up_proj.weight", {256, 128});
+    add(std::string(layer) + "mlp.up_proj.bias", {256});
+    add(std::string(layer) + "mlp.down_proj.weight", {128, 256});
+    add(std::string(layer) + "input_layernorm.weight", {128});
+  }
+  add("lm_head.weight", {64, 128});
+  return tensors;
+}
+
+struct Case {
+  Ecosystem target;
+  const char* scheme;
+};
+
+const Case kCases[] = {
+    {Ecosystem::kCompressedTensors, "int2:block32"}, {Ecosystem::kCompressedTensors, "int3:block128:asym"}, {Ecosystem::kCompressedTensors, "int3:row:scale=bf16"},
+    {Ecosystem::kCompressedTensors, "int4:block128:scale=bf16"}, {Ecosystem::kCompressedTensors, "int4:block32:asym:scale=fp16"},
+    {Ecosystem::kCompressedTensors, "int4:row"}, {Ecosystem::kCompressedTensors, "int8:block64"}, {Ecosystem::kCompressedTensors, "int8:row"},
+    {Ecosystem::kCompressedTensors, "int8:tensor"}, {Ecosystem::kCompressedTensors, "int8:row:asym"}, {Ecosystem::kCompressedTensors, "fp8_e4m3:row"},
+    {Ecosystem::kCompressedTensors, "fp8_e4m3:tensor"}, {Ecosystem::kCompressedTensors, "fp8_e4m3:128x128"}, {Ecosystem::kCompressedTensors, "nvfp4"},
+    {Ecosystem::kCompressedTensors, "mxfp4"}, {Ecosystem::kCompressedTensors, "mxfp8_e4m3"},
+    {Ecosystem::kGptq, "int2:block64"}, {Ecosystem::kGptq, "int3:block128"}, {Ecosystem::kGptq, "int3:block32:asym"}, {Ecosystem::kGptq, "int4:block128"},
+    {Ecosystem::kGptq, "int4:row"}, {Ecosystem::kGptq, "int4:block128:asym"}, {Ecosystem::kGptq, "int8:block128"}, {Ecosystem::kGptq, "int8:row:asym"},
+    {Ecosystem::kAwq, "int4:block128"}, {Ecosystem::kAwq, "int4:block32:asym"}, {Ecosystem::kAwq, "int4:row"},
+    {Ecosystem::kFp8Block, "fp8_e4m3:128x128"}, {Ecosystem::kFp8Block, "fp8_e4m3:64x64"},
+};
+
+class ConvertTest : public testing::Test {
+ protected:
+  void SetUp() override { test::write_model(place_ / "in", regular_model(), true); }
+  fs::path export_to(const Case& c, const char* name) {
+    export_checkpoint(place_ / "in", place_ / name, {.scheme = Scheme::parse(c.scheme)}, c.target);
+    return place_ / name;
+  }
+  test::TemporaryDirectory place_;
+};
+
+TEST_F(ConvertTest, EveryCaseIsWhatQuantizeGives) {
+  const Checkpoint source = open_checkpoint(place_ / "in");
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(std::string(name_of(c.target)) + " " + c.scheme);
+    const InteropReport report = export_checkpoint(place_ / "in", place_ / "out", {.scheme = Scheme::parse(c.scheme)}, c.target);
+    EXPECT_EQ(report.tensors.size(), 6u);
+    const Checkpoint written = open_checkpoint(place_ / "out");
+    EXPECT_EQ(ecosystem_of(written), c.target);
+    const io::InteropReader reader = *io::InteropReader::open(written);
+    EXPECT_EQ(reader.names(), source.names());
+    std::size_t quantized = 0;
+    for (const std::string& name : reader.names()) {
+      if (!reader.is_quantized(name)) {
+        const Tensor a = source.tensor(name), b = written.tensor(name);
+        EXPECT_TRUE(std::equal(a.data(), a.data() + a.byte_size(), b.data(), b.data() + b.byte_size())) << name;
+        continue;
+      }
+      const io::InteropTensor tensor = reader.read(name);
+      Scheme expected = Scheme::parse(c.scheme);
+      if (c.target == Ecosystem::kGptq || c.target == Ecosystem::kAwq) expected.scale = kFp16;
+      EXPECT_EQ(tensor.q.scheme, expected);
+      QuantizeOptions options;
+      if (expected.has_outer_scale) options.outer_scale = io::reciprocal_twice(quantize(source.tensor(name), expected).outer_scale);
+      EXPECT_TRUE(holds_the_same(tensor, {quantize(source.tensor(name), expected, options)})) << name;
+      EXPECT_EQ(report.tensors[quantized].name, name);
+      EXPECT_EQ(report.tensors[quantized].error.sqnr_db, compare(source.tensor(name), dequantize(tensor.q)).sqnr_db);
+      ++quantized;
+    }
+    EXPECT_EQ(quantized, 6u);
+    EXPECT_TRUE(verify_as(place_ / "out", c.target).problems.empty());
+    EXPECT_EQ(verify_as(place_ / "out", c.target == Ecosystem::kAwq ? Ecosystem::kGptq : Ecosystem::kAwq).problems.size(), 1u);
+    fs::remove_all(place_ / "out");
+  }
+}
+
+TEST_F(ConvertTest, ThereAndBackIsByteIdentical) {
+  int pairs = 0;
+  for (const Case& c : kCases)
+    for (const Ecosystem other : all_ecosystems()) {
+      if (other == c.target) continue;
+      SCOPED_TRACE(std::string(name_of(c.target)) + " " + c.scheme + " through " + std::string(name_of(other)));
+      const Scheme stored = io::interop_format(c.target).adapted(Scheme::parse(c.scheme));
+      const bool fits = other == Ecosystem::kNarrow || io::interop_format(other).refusal(stored, {128, 256}, false).empty();
+      if (!fits) continue;
+      export_to(c, "a");
+      const InteropReport there = convert_checkpoint(place_ / "a", place_ / "b", other);
+      for (const TensorProof& proof : there.tensors) EXPECT_TRUE(proof.is_exact) << proof.name;
+      const InteropReport back = convert_checkpoint(place_ / "b", place_ / "c", c.target);
+      for (const TensorProof& proof : back.tensors) EXPECT_TRUE(proof.is_exact) << proof.name;
+      EXPECT_EQ(contents(place_ / "a"), contents(place_ / "c"));
+      ++pairs;
+      for (const char* name : {"a", "b", "c"}) fs::remove_all(place_ / name);
+    }
+  EXPECT_GE(pairs, 45);
+}
+
+TEST_F(ConvertTest, ScalesThatDoNotFitAreRequantizedAndSaidSo) {
+  export_to({Ecosystem::kCompressedTensors, "int4:block128"}, "ct");  // fp32 scales
+  const InteropReport report = convert_checkpoint(place_ / "ct", place_ / "gptq", Ecosystem::kGptq);
+  ASSERT_EQ(report.tensors.size(), 6u);
+  for (const TensorProof& proof : report.tensors) {
+    EXPECT_FALSE(proof.is_exact);
+    EXPECT_GT(proof.error.sqnr_db, 50.0);
+    EXPECT_LT(proof.error.sqnr_db, 100.0);
+  }
+}
+
+TEST_F(ConvertTest, NarrowsOwnFormConvertsBothWays) {
+  quantize_checkpoint(place_ / "in", place_ / "own", {.scheme = Scheme::parse("int4:block128:asym:scale=fp16")});
+  for (const TensorProof& proof : convert_checkpoint(place_ / "own", place_ / "awq", Ecosystem::kAwq).tensors) EXPECT_TRUE(proof.is_exact);
+  for (const TensorProof& proof : convert_checkpoint(place_ / "awq", place_ / "back", Ecosystem::kNarrow).tensors) EXPECT_TRUE(proof.is_exact);
+  EXPECT_TRUE(verify_checkpoint(place_ / "back").problems.empty());
+  EXPECT_EQ(contents(place_ / "own")["model-00001-of-00002.safetensors"], contents(place_ / "back")["model-00001-of-00002.safetensors"]);
+}
+
+TEST_F(ConvertTest, GoldenWordsOfGptq) {
+  const auto zeros_of = [&](const char* scheme) {
+    const fs::path path = export_to({Ecosystem::kGptq, scheme}, "gptq");
+    const Tensor zeros = open_checkpoint(path).tensor("model.layers.0.mlp.up_proj.qzeros");
+    const std::uint32_t word = *zeros.as<std::uint32_t>();
+    fs::remove_all(path);
+    return word;
+  };
+  EXPECT_EQ(zeros_of("int4:block128"), 0x77777777u);
+  EXPECT_EQ(zeros_of("int8:block128"), 0x7f7f7f7fu);
+  // One asymmetric weight makes the file v2: the symmetric ones store their zero points as they are.
+  const Recipe recipe{.scheme = Scheme::parse("int4:block128"), .rules = {{"re:.*down_proj", Scheme::parse("int4:block128:asym")}}};
+  export_checkpoint(place_ / "in", place_ / "mixed", recipe, Ecosystem::kGptq);
+  const Checkpoint mixed = open_checkpoint(place_ / "mixed");
+  EXPECT_EQ(*mixed.tensor("model.layers.0.mlp.up_proj.qzeros").as<std::uint32_t>(), 0x88888888u);
+  EXPECT_NE(mixed.config().find("gptq_v2"), std::string::npos);
+  EXPECT_TRUE(verify_as(place_ / "mixed", Ecosystem::kGptq).problems.empty());
+}
+
+TEST_F(ConvertTest, GoldenBytesOfFp4) {
+  Tensor x = Tensor::empty(DType::kF32, {1, 32});
+  std::fill_n(x.as<float>(), 32, 0.0f);
+  const float values[] = {0.5f, -1.0f, 6.0f, -6.0f};
+  std::copy_n(values, 4, x.as<float>());
+  const QuantizedTensor q = quantize(x, Scheme::parse("mxfp4"));
+  EXPECT_EQ(q.codes.as<std::uint8_t>()[0], 0xa1);
+  EXPECT_EQ(q.codes.as<std::uint8_t>()[1], 0xf7);
+}
+
+/// A GPTQ directory whose columns belong to groups in an order of their own.
+void write_ordered(const fs::path& directory, const char* format) {
+  constexpr std::int64_t n = 32, k = 128;
+  const Scheme scheme = Scheme::parse("int4:block32:asym:scale=fp16");
+  io::InteropTensor tensor{quantize(test::random_values(DType::kF32, {n, k}, 11), scheme)};
+  for (std::int32_t i = 0; i < k; ++i) tensor.order.push_back(i * 5 % 4);
+  const io::Json config{{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}, {"sym", false}, {"desc_act", true}, {"checkpoint_format", format}};
+  const io::InteropFormat& gptq = io::interop_format(Ecosystem::kGptq);
+  std::vector<io::StoredBytes> parts = gptq.parts("model.layers.0.up_proj", scheme, {n, k}, true);
+  gptq.pack(tensor, config, parts);
+  std::map<std::string, Tensor> tensors;
+  for (const io::StoredBytes& part : parts) tensors.emplace(part.name, Tensor::over(part.bytes, part.dtype, part.shape));
+  fs::create_directories(directory);
+  write_safetensors(directory / "model.safetensors", tensors, {{"format", "pt"}});
+  test::write_bytes(directory / "config.json", io::Json{{"torch_dtype", "float16"}, {"quantization_config", config}}.dump());
+  const io::InteropTensor read = io::InteropReader::open(open_checkpoint(directory))->read("model.layers.0.up_proj.weight");
+  EXPECT_TRUE(holds_the_same(tensor, read));
+  const Tensor values = values_of(read);
+  for (const std::int64_t col : {0, 1, 77}) {  // by the equation, one column at a time
+    const std::int64_t cell = read.order[static_cast<std::size_t>(col)];
+    const float scale = decode(kFp16, read.q.scales.as<std::uint16_t>()[cell]);
+    const int code = read.q.codes.as<std::uint8_t>()[col / 2] >> 4 * (col % 2) & 15;
+    EXPECT_EQ(values.as<float>()[col], scale * static_cast<float>(code - read.q.zero_points.as<std::uint8_t>()[cell]));
+  }
+}
+
+TEST_F(ConvertTest, OrderedColumnsKeepTheirCodesWhereThereIsAPlace) {
+  for (const char* format : {"gptq", "gptq_v2"}) {
+    write_ordered(place_ / "gptq", format);
+    const InteropReport there = convert_checkpoint(place_ / "gptq", place_ / "ct", Ecosystem::kCompressedTensors);
+    ASSERT_EQ(there.tensors.size(), 1u);
+    EXPECT_TRUE(there.tensors[0].is_exact);
+    EXPECT_TRUE(open_checkpoint(place_ / "ct").contains("model.layers.0.up_proj.weight_g_idx"));
+    EXPECT_TRUE(convert_checkpoint(place_ / "ct", place_ / "back", Ecosystem::kGptq).tensors[0].is_exact);
+    const InteropReport awq = convert_checkpoint(place_ / "gptq", place_ / "awq", Ecosystem::kAwq);
+    EXPECT_FALSE(awq.tensors[0].is_exact);
+    EXPECT_GT(awq.tensors[0].error.sqnr_db, 10.0);
+    for (const char* name : {"gptq", "ct", "back", "awq"}) fs::remove_all(place_ / name);
+  }
+}
+
+TEST_F(ConvertTest, WordsOfWholeCodesAreRead) {
+  const fs::path path = export_to({Ecosystem::kCompressedTensors, "int3:block128:asym"}, "dense");
+  const Checkpoint dense = open_checkpoint(path);
+  const std::string module = "model.layers.0.mlp.down_proj";
+  const io::InteropTensor expected = io::InteropReader::open(dense)->read(module + ".weight");
+  std::map<std::string, Tensor> tensors;
+  for (const char* suffix : {".weight_scale", ".weight_shape"}) tensors.emplace(module + suffix, dense.tensor(module + suffix));
+  const auto words = [](const std::vector<std::uint32_t>& values, Shape shape) {
+    Tensor tensor = Tensor::empty(DType::kI32, std::move(shape));
+    std::copy(values.begin(), values.end(), tensor.as<std::uint32_t>());
+    return tensor;
+  };
+  tensors.emplace(module + ".weight_packed", words(io::pack_along_columns(io::unsigned_codes(expected.q), 3, io::WordPacking::kWholeCodes), {128, 26}));
+  tensors.emplace(module + ".weight_zero_point", words(io::pack_along_rows(io::zero_points_of(expected.q), 3, io::WordPacking::kWholeCodes), {13, 2}));
+  fs::create_directories(place_ / "whole");
+  write_safetensors(place_ / "whole" / "model.safetensors", tensors);
+  test::write_bytes(place_ / "whole" / "config.json", dense.config());
+  const Checkpoint whole = open_checkpoint(place_ / "whole");
+  EXPECT_TRUE(holds_the_same(io::InteropReader::open(whole)->read(module + ".weight"), expected));
+}
+
+TEST_F(ConvertTest, SchemesWithoutAPlaceAreRefusedInOneSentence) {
+  const Case refused[] = {{Ecosystem::kGptq, "fp8_e4m3:row"}, {Ecosystem::kGptq, "int4:tensor"}, {Ecosystem::kAwq, "int8:block128"}, {Ecosystem::kAwq, "nvfp4"},
+                          {Ecosystem::kFp8Block, "fp8_e4m3:row"}, {Ecosystem::kFp8Block, "fp8_e5m2:128x128"}, {Ecosystem::kCompressedTensors, "fp6_e3m2:row"},
+                          {Ecosystem::kCompressedTensors, "int4:tensor"}, {Ecosystem::kCompressedTensors, "msfp12"}, {Ecosystem::kCompressedTensors, "int4:block96"}};
+  for (const Case& c : refused) {
+    try {
+      export_to(c, "out");
+      ADD_FAILURE() << c.scheme << " was not refused by " << name_of(c.target);
+    } catch (const InvalidArgument& error) {
+      test::expect_sentence(error.what(), name_of(c.target));
+    }
+    EXPECT_FALSE(fs::exists(place_ / "out"));
+  }
+  EXPECT_THROW(convert_checkpoint(place_ / "in", place_ / "out", Ecosystem::kGptq), InvalidArgument);
+  EXPECT_THROW(parse_ecosystem("exl2"), InvalidArgument);
+}
+
+TEST_F(ConvertTest, DamageIsNamed) {
+  const fs::path path = export_to({Ecosystem::kGptq, "int4:block128"}, "gptq");
+  std::string config = test::read_bytes(path / "config.json");
+  const std::size_t place = config.find("\"group_size\": 128");
+  ASSERT_NE(place, std::string::npos);
+  test::write_bytes(path / "config.json", config.replace(place, 17, "\"group_size\": 640"));
+  const VerifyReport report = verify_as(path, Ecosystem::kGptq);
+  ASSERT_EQ(report.problems.size(), 2u);  // down_proj has two groups, the others still have one
+  test::expect_sentence(report.problems[0], "down_proj");
+}
+
+}  // namespace
+}  // namespace narrow

@@ -1,0 +1,16 @@
+#pragma once
+/// What writing another ecosystem's form gave; shared by convert and quantize --export.
+
+#include <string>
+
+#include "context.h"
+#include "narrow/interop.h"
+
+namespace narrow::command {
+
+/// Whether every weight has its line, or the worst alone.
+enum class Proof : std::uint8_t { kShown, kWorst };
+
+void print_interop_report(Context& context, const std::string& input, const std::string& output, const InteropReport& report, Proof proof);
+
+}  // namespace narrow::command
