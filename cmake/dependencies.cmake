@@ -12,4 +12,11 @@ foreach(header fmt/format.h nlohmann/json.hpp xxhash.h)
   endif()
 endforeach()
 
+# Eigen, whose headers lie in a folder of their own.
+find_path(NARROW_EIGEN Eigen/Core HINTS ${NARROW_DEPS_DIR} PATH_SUFFIXES eigen3)
+if(NOT NARROW_EIGEN)
+  message(FATAL_ERROR "header Eigen/Core was not found; `make setup` installs it, or name a folder with -DNARROW_DEPS_DIR=")
+endif()
+target_include_directories(narrow_headers SYSTEM INTERFACE ${NARROW_EIGEN})
+
 find_package(OpenMP REQUIRED COMPONENTS CXX)

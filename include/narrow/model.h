@@ -127,4 +127,11 @@ class Model {
 /// is missing or has another shape.
 Model open_model(const std::filesystem::path& path, const ModelOptions& options = {});
 
+/// Sees the Linear modules that share an input, and that input over the whole text, in parts [tokens, k] of fp32. The weights that it gives back
+/// take the place of the model's own in everything that follows.
+using LayerVisitor = std::function<std::map<std::string, QuantizedTensor>(std::span<const std::string> modules, std::span<const Tensor> inputs)>;
+/// Reads windows of tokens layer by layer: q, k, v; o; gate, up; down of the first layer, then of the next. Every input is computed with the
+/// weights that the visitor put in place before it. Holds the model, the stream and one input of all tokens.
+void walk_layers(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows, const LayerVisitor& visit);
+
 }  // namespace narrow

@@ -4,33 +4,11 @@
 #include <fmt/format.h>
 #include <omp.h>
 
+#include "calibrate/second_moment.h"
 #include "narrow/calibrate.h"
 #include "narrow/error.h"
 
 namespace narrow {
-namespace {
-
-/// sum += x^T x; each thread owns rows of the sum, so that no result depends on their number.
-void add_outer_products(const float* x, std::int64_t rows, std::int64_t cols, std::vector<double>& sum) {
-  sum.resize(static_cast<std::size_t>(cols * cols), 0.0);
-#pragma omp parallel
-  {
-    std::vector<float> partial(static_cast<std::size_t>(cols));
-#pragma omp for schedule(static, 4)
-    for (std::int64_t i = 0; i < cols; ++i) {
-      std::fill(partial.begin(), partial.end(), 0.0f);
-      for (std::int64_t r = 0; r < rows; ++r) {
-        const float* row = x + r * cols;
-        const float factor = row[i];
-        for (std::int64_t j = 0; j < cols; ++j) partial[static_cast<std::size_t>(j)] += factor * row[j];
-      }
-      for (std::int64_t j = 0; j < cols; ++j)
-        sum[static_cast<std::size_t>(i * cols + j)] += static_cast<double>(partial[static_cast<std::size_t>(j)]);
-    }
-  }
-}
-
-}  // namespace
 
 void InputStatistics::add(const Tensor& x, bool with_second_moment) {
   const std::int64_t cols = x.shape().back(), rows = cols > 0 ? x.size() / cols : 0;
@@ -74,7 +52,7 @@ void InputStatistics::add(const Tensor& x, bool with_second_moment) {
   average_minimum += (low - average_minimum) / static_cast<double>(batches);
   average_maximum += (high - average_maximum) / static_cast<double>(batches);
   tokens += rows;
-  if (with_second_moment) add_outer_products(values, rows, cols, second_moment);
+  if (with_second_moment) add_second_moment(x, second_moment);
 }
 
 void InputStatistics::merge(const InputStatistics& other) {

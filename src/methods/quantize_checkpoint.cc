@@ -1,5 +1,6 @@
 /// quantize_checkpoint: file by file, tensor by tensor, run of rows by run of rows; then everything is read back.
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -15,6 +16,7 @@
 #include "io/text.h"
 #include "kernels/storage.h"
 #include "methods/activation_recipe.h"
+#include "methods/fit.h"
 #include "methods/output_directory.h"
 #include "methods/preflight.h"
 #include "methods/read_back.h"
@@ -81,6 +83,12 @@ std::string write_quantized(const Checkpoint& input, const PlannedTensor& planne
   return source.digits();
 }
 
+/// Writes what a method has made of one tensor, and returns the hash of its source.
+std::string write_fitted(const Checkpoint& input, const PlannedTensor& planned, const QuantizedTensor& q, io::SafetensorsWriter& writer) {
+  append_parts(writer, io::stored_parts(planned.name, planned.scheme, planned.shape), q, true, true);
+  return stream_tensor(input, input.stored(planned.name), [](std::span<const std::byte>) {});
+}
+
 /// config.json with the object that tells a reader what this is.
 std::string config_text(const Checkpoint& input, const Recipe& recipe) {
   const std::string text = input.config();
@@ -111,6 +119,13 @@ class Run {
     check_output_place(input, output, report_.plan.file_bytes + side_file_bytes(input_) + kPerTensor * (report_.plan.tensors.size() + 1024));
   }
 
+  /// Has a method quantize before anything is written.
+  void fit(const fs::path& input, const Method& method, std::span<const std::vector<std::int32_t>> windows, const FitCallback& callback,
+           std::vector<FittedModule>& modules) {
+    method_ = method;
+    fitted_ = fit_weights(input_, input, report_.plan, method, windows, callback, modules);
+  }
+
   QuantizeReport execute(const fs::path& output) {
     const auto begin = std::chrono::steady_clock::now();
     io::AtomicDirectory directory(output);
@@ -137,7 +152,8 @@ class Run {
       entry.source_dtype = planned->dtype;
       if (planned->fate == Fate::kQuantize) {
         entry.scheme = planned->scheme;
-        entry.source_hash = write_quantized(input_, *planned, recipe_.options, writer);
+        const auto made = fitted_.find(planned->name);
+        entry.source_hash = made != fitted_.end() ? write_fitted(input_, *planned, made->second, writer) : write_quantized(input_, *planned, recipe_.options, writer);
         for (const io::StoredPart& part : io::stored_parts(planned->name, planned->scheme, planned->shape)) entry.stored[part.name] = {file.name, writer.hash(part.name)};
       } else {
         entry.source_hash = stream_tensor(input_, input_.stored(planned->name), [&](std::span<const std::byte> bytes) { writer.append(planned->name, bytes); });
@@ -158,7 +174,8 @@ class Run {
         tell(*planned, Stage::kVerified, {});
         continue;
       }
-      const ReadBack result = written.check_quantized(input_, planned->name, entry);
+      const bool is_nearest = !method_.gptq || !fitted_.contains(planned->name);
+      const ReadBack result = written.check_quantized(input_, planned->name, entry, is_nearest ? Codes::kNearest : Codes::kAny);
       signal_ += result.signal;
       noise_ += result.noise;
       report_.tensors.push_back({planned->name, planned->scheme, result.error, result.clipped});
@@ -176,6 +193,8 @@ class Run {
   const ProgressCallback& progress_;
   std::vector<OutputFile> files_;
   std::string config_;
+  Method method_;
+  std::map<std::string, QuantizedTensor> fitted_;  ///< by a method, by tensor
   io::Manifest manifest_;
   QuantizeReport report_;
   std::uint64_t done_ = 0;
@@ -186,6 +205,19 @@ class Run {
 
 QuantizeReport quantize_checkpoint(const fs::path& input, const fs::path& output, const Recipe& recipe, const ProgressCallback& progress) {
   return Run(input, output, recipe, progress).execute(output);
+}
+
+MethodReport quantize_checkpoint(const fs::path& input, const fs::path& output, const Recipe& recipe, const Method& method,
+                                 std::span<const std::vector<std::int32_t>> windows, const FitCallback& fitted, const ProgressCallback& progress) {
+  check_method(method, recipe, windows);
+  Run run(input, output, recipe, progress);
+  MethodReport report;
+  const auto begin = std::chrono::steady_clock::now();
+  if (!method.is_rounding()) run.fit(input, method, windows, fitted, report.modules);
+  report.fit_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  report.files = run.execute(output);
+  report.fallbacks = std::count_if(report.modules.begin(), report.modules.end(), [](const FittedModule& module) { return !module.fallback.empty(); });
+  return report;
 }
 
 }  // namespace narrow

@@ -82,7 +82,7 @@ Buffer WrittenFile::read_part(const std::string& name, const io::Manifest::Logic
   return buffer;
 }
 
-ReadBack WrittenFile::check_quantized(const Checkpoint& input, const std::string& name, const io::Manifest::LogicalTensor& expected) const {
+ReadBack WrittenFile::check_quantized(const Checkpoint& input, const std::string& name, const io::Manifest::LogicalTensor& expected, Codes kind) const {
   const Scheme& scheme = *expected.scheme;
   const TensorInfo &source = input.stored(name), &codes = find(name + ".codes");
   const Buffer scales = scheme.has_scales() ? read_part(name + ".scales", expected) : Buffer::allocate(0);
@@ -113,7 +113,7 @@ ReadBack WrittenFile::check_quantized(const Checkpoint& input, const std::string
     error.add(x, y);
     const ValueCheck check = check_values(x, y, q);
     clipped += check.clipped;
-    if (check.first_violation >= 0)
+    if (kind == Codes::kNearest && check.first_violation >= 0)
       throw CorruptFile(fmt::format("{}: element {} of tensor {} reads back as {} instead of {}, further than one step of its scale", file_.path().string(),
                                     chunk.first * matrix.cols + check.first_violation, io::in_quotes(name), y.as<float>()[check.first_violation],
                                     x.as<float>()[check.first_violation]));

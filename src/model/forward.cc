@@ -1,4 +1,5 @@
 /// The decoder: embedding; per layer attention and a gated MLP, each behind an RMSNorm and added to the stream; norm and head.
+/// All layers for some sequences (forward), or one layer after the other for all of a text (walk_layers).
 
 #include <algorithm>
 #include <array>
@@ -102,15 +103,46 @@ class Forward {
   }
 
   Tensor run(Logits logits) {
-    x_ = embed();
+    start();
     for (std::size_t i = 0; i < state_.layers.size(); ++i) {
-      attention(i);
-      mlp(state_.layers[i]);
+      const LayerWeights& w = state_.layers[i];
+      const Tensor input = attention_input(i);
+      observe({&w.q, &w.k, &w.v}, input);
+      const Tensor mixed = mix(i, input);
+      observe({&w.o}, mixed);
+      add(w.o, mixed);
+      const Tensor mlp = mlp_input(i);
+      observe({&w.gate, &w.up}, mlp);
+      const Tensor gated = gate(i, mlp);
+      observe({&w.down}, gated);
+      add(w.down, gated);
     }
     for (Span& span : spans_) span.cache->size += span.tokens;
     if (logits == Logits::kLast) x_ = last_rows();
     return LinearInput(rms_norm(x_, state_.final_norm, config_.norm_epsilon)).through(state_.head);
   }
+
+  // One layer's steps, each from the one before: input of q, k and v; of o; of gate and up; of down.
+  void start() { x_ = embed(); }
+  Tensor attention_input(std::size_t index) const { return rms_norm(x_, state_.layers[index].attention_norm, config_.norm_epsilon); }
+  Tensor mix(std::size_t index, const Tensor& x) {
+    const LayerWeights& w = state_.layers[index];
+    LinearInput input(x);
+    Tensor q = input.through(w.q), k = input.through(w.k);
+    const Tensor v = input.through(w.v);
+    place_heads(q, config_.heads, w.q_norm);
+    place_heads(k, config_.kv_heads, w.k_norm);
+    return attend(index, q, k, v);
+  }
+  Tensor mlp_input(std::size_t index) const { return rms_norm(x_, state_.layers[index].mlp_norm, config_.norm_epsilon); }
+  Tensor gate(std::size_t index, const Tensor& x) const {
+    const LayerWeights& w = state_.layers[index];
+    LinearInput input(x);
+    const Tensor gate = input.through(w.gate);
+    return silu_multiply(gate, input.through(w.up));
+  }
+  /// Adds o or down of x to the stream.
+  void add(const Linear& linear, const Tensor& x) { x_ = LinearInput(x).through(linear, x_); }
 
  private:
   Tensor embed() const {
@@ -147,28 +179,6 @@ class Forward {
         for (std::int64_t head = 0; head < count; ++head)
           turn_head(span.rope, token, heads.as<float>() + ((span.row + token) * count + head) * config_.head_dim);
     }
-  }
-
-  void attention(std::size_t index) {
-    const LayerWeights& w = state_.layers[index];
-    LinearInput input(rms_norm(x_, w.attention_norm, config_.norm_epsilon));
-    observe({&w.q, &w.k, &w.v}, input.values());
-    Tensor q = input.through(w.q), k = input.through(w.k);
-    const Tensor v = input.through(w.v);
-    place_heads(q, config_.heads, w.q_norm);
-    place_heads(k, config_.kv_heads, w.k_norm);
-    LinearInput mixed(attend(index, q, k, v));
-    observe({&w.o}, mixed.values());
-    x_ = mixed.through(w.o, x_);
-  }
-
-  void mlp(const LayerWeights& w) {
-    LinearInput input(rms_norm(x_, w.mlp_norm, config_.norm_epsilon));
-    observe({&w.gate, &w.up}, input.values());
-    const Tensor gate = input.through(w.gate);
-    LinearInput gated(silu_multiply(gate, input.through(w.up)));
-    observe({&w.down}, gated.values());
-    x_ = gated.through(w.down, x_);
   }
 
   /// The problems of one layer: one per sequence and key head.
@@ -253,6 +263,51 @@ class Forward {
 Tensor Model::forward(std::span<const Sequence> sequences, Logits logits, const InputObserver& observer) const {
   if (sequences.empty()) return Tensor::empty(DType::kF32, {0, state_->config.vocabulary});
   return Forward(*state_, sequences, observer).run(logits);
+}
+
+void walk_layers(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows, const LayerVisitor& visit) {
+  constexpr std::size_t kBatchTokens = 2048;
+  const std::shared_ptr<Model::State> state = model::load_state(path, {});
+  const InputObserver nobody;
+  // Every batch writes the same caches, one layer at a time, and nobody reads them afterwards.
+  std::vector<KvCache> caches;
+  std::vector<Forward> batches;
+  std::vector<std::size_t> ends;
+  for (std::size_t first = 0, last = 0; first < windows.size(); first = last) {
+    for (std::size_t tokens = 0; last < windows.size() && (last == first || tokens + windows[last].size() <= kBatchTokens); tokens += windows[last++].size()) {
+    }
+    ends.push_back(last);
+    while (caches.size() < last - first) caches.emplace_back(state->config, Scheme::parse("fp32"));
+  }
+  for (std::size_t b = 0, first = 0; b < ends.size(); first = ends[b++]) {
+    std::vector<Sequence> sequences;
+    for (std::size_t i = first; i < ends[b]; ++i) sequences.push_back({windows[i], &caches[i - first]});
+    batches.emplace_back(*state, sequences, nobody);
+  }
+  std::vector<Tensor> inputs(batches.size());
+  const auto each = [&](const auto& step) {
+    for (std::size_t b = 0; b < batches.size(); ++b) inputs[b] = step(batches[b], inputs[b]);
+  };
+  const auto show = [&](std::initializer_list<Linear*> linears) {
+    std::vector<std::string> modules;
+    for (const Linear* linear : linears) modules.push_back(linear->module);
+    const std::map<std::string, QuantizedTensor> replaced = visit(modules, inputs);
+    for (Linear* linear : linears)
+      if (const auto found = replaced.find(linear->module); found != replaced.end()) linear->weight = prepare(found->second);
+  };
+  for (Forward& batch : batches) batch.start();
+  for (std::size_t i = 0; i < state->layers.size(); ++i) {
+    LayerWeights& w = state->layers[i];
+    each([&](Forward& batch, const Tensor&) { return batch.attention_input(i); });
+    show({&w.q, &w.k, &w.v});
+    each([&](Forward& batch, const Tensor& x) { return batch.mix(i, x); });
+    show({&w.o});
+    each([&](Forward& batch, const Tensor& x) { return batch.add(w.o, x), batch.mlp_input(i); });
+    show({&w.gate, &w.up});
+    each([&](Forward& batch, const Tensor& x) { return batch.gate(i, x); });
+    show({&w.down});
+    for (std::size_t b = 0; b < batches.size(); ++b) batches[b].add(w.down, inputs[b]);
+  }
 }
 
 }  // namespace narrow

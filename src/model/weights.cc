@@ -131,10 +131,12 @@ class Loader {
 
 }  // namespace
 
-Model open_model(const std::filesystem::path& path, const ModelOptions& options) {
+std::shared_ptr<Model::State> model::load_state(const std::filesystem::path& path, const ModelOptions& options) {
   const Checkpoint checkpoint = open_checkpoint(path);
-  return Model(Loader(checkpoint, options).load());
+  return Loader(checkpoint, options).load();
 }
+
+Model open_model(const std::filesystem::path& path, const ModelOptions& options) { return Model(model::load_state(path, options)); }
 
 const ModelConfig& Model::config() const { return state_->config; }
 const std::vector<LinearInfo>& Model::linears() const { return state_->linears; }

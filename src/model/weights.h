@@ -28,4 +28,9 @@ struct Model::State {
   std::uint64_t weight_bytes = 0;
 };
 
+namespace model {
+/// open_model's state, for those that replace weights in it.
+std::shared_ptr<Model::State> load_state(const std::filesystem::path& path, const ModelOptions& options);
+}  // namespace model
+
 }  // namespace narrow

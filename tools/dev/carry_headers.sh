@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 mkdir -p .deps
-for part in fmt nlohmann CLI xxhash.h; do
+for part in fmt nlohmann CLI eigen3 xxhash.h; do
   [ -e "/usr/include/$part" ] || { echo "missing: /usr/include/$part (make setup installs it)" >&2; exit 1; }
   rm -rf ".deps/$part"
   cp -rL "/usr/include/$part" .deps/

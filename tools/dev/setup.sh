@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 packages=(g++ cmake ninja-build ccache pkg-config python3 python3-venv
-  libfmt-dev nlohmann-json3-dev libxxhash-dev libcli11-dev libyaml-cpp-dev            # the library and the command
+  libfmt-dev nlohmann-json3-dev libxxhash-dev libcli11-dev libyaml-cpp-dev libeigen3-dev # the library and the command
   libgtest-dev libgmock-dev googletest librapidcheck-dev libbenchmark-dev              # tests and benchmarks
   chromium                                                                             # opens the report page in its test
   libopenblas-dev libdnnl-dev                                                          # peers in the benchmarks

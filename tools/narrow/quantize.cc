@@ -9,8 +9,10 @@
 
 #include "commands.h"
 #include "interop_report.h"
+#include "model_options.h"
 #include "narrow/error.h"
 #include "narrow/interop.h"
+#include "narrow/methods.h"
 #include "recipe_options.h"
 #include "report/numbers.h"
 #include "report/table.h"
@@ -25,9 +27,25 @@ using report::Paint;
 constexpr std::size_t kWorstShown = 5;
 
 struct QuantizeCommandOptions {
-  std::string input, output, form;
+  std::string input, output, form, method = "rtn";
   RecipeOptions recipe;
+  TokenOptions tokens;
+  bool act_order = false;
+  double damping = 0.01;
 };
+
+/// The method, and the windows that it is calibrated with; none where it needs none and none are given.
+Method make_method(const CLI::App& command, const QuantizeCommandOptions& options) {
+  Method method = Method::parse(options.method);
+  method.act_order = options.act_order;
+  method.damping = options.damping;
+  const bool has_text = !options.tokens.tokens.empty() || !options.tokens.text.empty();
+  if (method.gptq && !has_text) throw InvalidArgument(fmt::format("--method {} needs a text to calibrate with: --tokens FILE or --text FILE", options.method));
+  if (method.is_rounding() && has_text) throw InvalidArgument("--tokens and --text are what a method is calibrated with; add --method gptq or another");
+  if (!method.gptq && (method.act_order || command.count("--damping") > 0))
+    throw InvalidArgument(fmt::format("--act-order and --damping are of GPTQ; --method is {}", options.method));
+  return method;
+}
 
 /// Quantized tensors, the one with the lowest SQNR first.
 std::vector<TensorResult> worst_first(std::vector<TensorResult> tensors) {
@@ -40,7 +58,21 @@ double ratio_of(const Plan& plan) {
   return plan.bytes_after > 0 ? static_cast<double>(plan.bytes_before) / static_cast<double>(plan.bytes_after) : 1.0;
 }
 
-Json result_object(const QuantizeCommandOptions& options, const Recipe& recipe, const QuantizeReport& report) {
+Json module_objects(const MethodReport& report) {
+  Json modules = Json::array();
+  for (const FittedModule& module : report.modules)
+    modules.push_back({{"module", module.module},
+                       {"scheme", module.scheme.to_string()},
+                       {"loss_before", module.loss_before},
+                       {"loss_after", module.loss_after},
+                       {"damping", module.damping},
+                       {"dead_columns", module.dead_columns},
+                       {"fallback", module.fallback.empty() ? Json(nullptr) : Json(module.fallback)}});
+  return modules;
+}
+
+Json result_object(const QuantizeCommandOptions& options, const Recipe& recipe, const MethodReport& method) {
+  const QuantizeReport& report = method.files;
   const std::vector<TensorResult> worst = worst_first(report.tensors);
   Json tensors = Json::array();
   for (const TensorResult& tensor : report.tensors) {
@@ -52,6 +84,7 @@ Json result_object(const QuantizeCommandOptions& options, const Recipe& recipe, 
   return {{"input", options.input},
           {"output", options.output},
           {"scheme", recipe.scheme.to_string()},
+          {"method", options.method},
           {"size", report.plan.file_bytes},
           {"bytes_before", report.plan.bytes_before},
           {"bytes_after", report.plan.bytes_after},
@@ -61,7 +94,22 @@ Json result_object(const QuantizeCommandOptions& options, const Recipe& recipe, 
           {"worst_tensor", worst.empty() ? Json(nullptr) : Json(worst.front().name)},
           {"worst_sqnr_db", worst.empty() ? Json(nullptr) : report::number(worst.front().error.sqnr_db)},
           {"seconds", report.seconds},
+          {"fit_seconds", method.fit_seconds},
+          {"fallbacks", method.fallbacks},
+          {"modules", module_objects(method)},
           {"tensors", tensors}};
+}
+
+/// What the method did to every module: the output's relative squared error over the calibration text.
+void print_modules(Context& context, const QuantizeCommandOptions& options, const MethodReport& report) {
+  if (report.modules.empty()) return;
+  report::Table table({{"module", Align::kLeft, true}, {"loss of rounding", Align::kRight}, {options.method, Align::kRight}, {"ratio", Align::kRight}, {""}});
+  for (const FittedModule& module : report.modules)
+    table.add({module.module, report::value_text(module.loss_before), report::value_text(module.loss_after),
+               module.loss_before > 0.0 ? fmt::format("{:.3f}", module.loss_after / module.loss_before) : "",
+               module.fallback.empty() ? "" : "rounded: " + module.fallback});
+  context.print(table.render(context.out) + "\n");
+  context.print(fmt::format("{} modules by {} in {}, {} rounded instead\n\n", report.modules.size(), options.method, report::duration_text(report.fit_seconds), report.fallbacks));
 }
 
 void print_summary(Context& context, const QuantizeCommandOptions& options, const Recipe& recipe, const QuantizeReport& report) {
@@ -99,8 +147,12 @@ void run_export(Context& context, const QuantizeCommandOptions& options, const R
 }
 
 void run_quantize(Context& context, const CLI::App& command, const QuantizeCommandOptions& options) {
+  const Method method = make_method(command, options);
   const Recipe recipe = make_recipe(command, options.recipe);
-  if (!options.form.empty()) return run_export(context, options, recipe);
+  if (!options.form.empty()) {
+    if (!method.is_rounding()) throw InvalidArgument("--export writes rounded weights; quantize by the method first, then narrow convert the result");
+    return run_export(context, options, recipe);
+  }
   const std::filesystem::path output = options.output;
   std::map<std::string, std::string> fates;
   {
@@ -112,20 +164,29 @@ void run_quantize(Context& context, const CLI::App& command, const QuantizeComma
     for (const PlannedTensor& tensor : plan.tensors)
       fates[tensor.name] = tensor.fate == Fate::kQuantize ? tensor.scheme.to_string() : "as it is";
   }
+  TokenWindows windows;
+  if (!options.tokens.tokens.empty() || !options.tokens.text.empty()) windows = load_tokens(options.tokens, options.input).windows;
   catch_interrupts();
-  QuantizeReport report;
+  MethodReport report;
   {
-    report::Progress progress(stderr, context.progress_mode(), context.err, "quantize", static_cast<std::int64_t>(2 * fates.size()));
-    report = quantize_checkpoint(options.input, output, recipe, [&](const TensorProgress& tensor) {
+    report::Progress fitting(stderr, context.progress_mode(), context.err, options.method, static_cast<std::int64_t>(fates.size()));
+    std::optional<report::Progress> progress;
+    const auto fitted = [&](const FittedModule& module, std::size_t done, std::size_t modules) {
       throw_if_interrupted();
+      fitting.update(module.module, fmt::format("loss {} -> {}", report::value_text(module.loss_before), report::value_text(module.loss_after)), done, modules);
+    };
+    report = quantize_checkpoint(options.input, output, recipe, method, windows, fitted, [&](const TensorProgress& tensor) {
+      throw_if_interrupted();
+      if (!progress) progress.emplace(stderr, context.progress_mode(), context.err, "quantize", static_cast<std::int64_t>(2 * fates.size()));
       const bool verified = tensor.stage == Stage::kVerified;
       std::string detail = verified ? "verified" : fates[tensor.name];
       if (verified && tensor.quantized) detail += fmt::format("  {}", report::decibel_text(tensor.error.sqnr_db));
-      progress.update(tensor.name, detail, tensor.bytes_done, tensor.bytes_total);
+      progress->update(tensor.name, detail, tensor.bytes_done, tensor.bytes_total);
     });
   }
   context.answer(result_object(options, recipe, report));
-  print_summary(context, options, recipe, report);
+  print_modules(context, options, report);
+  print_summary(context, options, recipe, report.files);
 }
 
 }  // namespace
@@ -135,13 +196,18 @@ void add_quantize(CLI::App& app, Context& context) {
   CLI::App* command = add_command(app, "quantize", "Quantize a checkpoint: the weights of Linear layers become SCHEME",
                                   "  narrow quantize model/ small/ int8:row\n"
                                   "  narrow quantize model/ small/ int4:block128 --ignore lm_head --rule 're:.*down_proj=int8:row'\n"
-                                  "  narrow quantize model/ small/ --recipe recipe.yaml\n\n"
+                                  "  narrow quantize model/ small/ --recipe recipe.yaml\n"
+                                  "  narrow quantize model/ small/ int4:block128 --method gptq+clip --tokens docs_tokens.safetensors\n\n"
                                   "lm_head, embeddings, norms and biases stay as they are. The result is written beside OUT and\n"
                                   "takes its name when it is complete and verified; an error or Ctrl-C leaves nothing behind.\n");
   command->add_option("IN", options->input, "A safetensors file or a directory")->type_name("")->required();
   command->add_option("OUT", options->output, "The directory to write; it must not exist, or be empty")->type_name("")->required();
   add_recipe_options(*command, context, options->recipe);
   command->add_option("--export", options->form, "Write the form that another runtime loads: ct, gptq, awq, fp8-block")->type_name("FORM");
+  command->add_option("--method", options->method, "How weights become codes: rtn (default), gptq, clip or gptq+clip")->option_text("METHOD");
+  command->add_flag("--act-order", options->act_order, "GPTQ: columns with the largest inputs first");
+  command->add_option("--damping", options->damping, "GPTQ: share of the Hessian's mean diagonal added to it (default 0.01)")->option_text("SHARE");
+  add_token_options(*command, options->tokens, "calib");
   command->callback(
       [&context, command, options] { context.run = [&context, command, options] { run_quantize(context, *command, *options); }; });
 }
