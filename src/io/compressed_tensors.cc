@@ -13,34 +13,45 @@
 namespace narrow::io {
 namespace {
 
-constexpr std::string_view kSuffixes[] = {".weight", ".weight_packed", ".weight_scale", ".weight_shape", ".weight_zero_point", ".weight_g_idx", ".weight_global_scale"};
+constexpr std::string_view kSuffixes[] = {".weight",       ".weight_packed",      ".weight_scale", ".weight_shape", ".weight_zero_point",
+                                          ".weight_g_idx", ".weight_global_scale"};
 constexpr std::string_view kVersion = "0.17.0";  // the first with dense words
 
 enum class Form : std::uint8_t { kNone, kInteger, kFloat, kPacked, kNvfp4, kMxfp4, kMxfp8 };
 
 constexpr std::string_view name_of(Form form) {
   switch (form) {
-    case Form::kInteger: return "int-quantized";
-    case Form::kFloat: return "float-quantized";
-    case Form::kPacked: return "pack-quantized";
-    case Form::kNvfp4: return "nvfp4-pack-quantized";
-    case Form::kMxfp4: return "mxfp4-pack-quantized";
-    case Form::kMxfp8: return "mxfp8-quantized";
-    case Form::kNone: break;
+    case Form::kInteger:
+      return "int-quantized";
+    case Form::kFloat:
+      return "float-quantized";
+    case Form::kPacked:
+      return "pack-quantized";
+    case Form::kNvfp4:
+      return "nvfp4-pack-quantized";
+    case Form::kMxfp4:
+      return "mxfp4-pack-quantized";
+    case Form::kMxfp8:
+      return "mxfp8-quantized";
+    case Form::kNone:
+      break;
   }
   return "";
 }
 
 bool is_tensor(const Scheme& scheme) { return scheme.granularity.kind == Granularity::Kind::kTensor; }
 bool is_row(const Scheme& scheme) { return scheme.granularity == Granularity::row(); }
-bool is_tile(const Scheme& scheme) { return scheme.granularity.kind == Granularity::Kind::kRectangle && scheme.granularity.rows > 1 && scheme.granularity.cols > 1; }
+bool is_tile(const Scheme& scheme) {
+  return scheme.granularity.kind == Granularity::Kind::kRectangle && scheme.granularity.rows > 1 && scheme.granularity.cols > 1;
+}
 
 /// Integers of 8 bits by row or tensor are stored as they are, all other integers in words.
 Form form_of(const Scheme& scheme) {
   if (scheme == Scheme::parse("nvfp4")) return Form::kNvfp4;
   if (scheme == Scheme::parse("mxfp4")) return Form::kMxfp4;
   if (scheme == Scheme::parse("mxfp8_e4m3")) return Form::kMxfp8;
-  const bool has_plain_scales = scheme.rule == ScaleRule::kLargest && !scheme.has_outer_scale && (scheme.scale == kFp32 || scheme.scale == kFp16 || scheme.scale == kBf16);
+  const bool has_plain_scales = scheme.rule == ScaleRule::kLargest && !scheme.has_outer_scale &&
+                                (scheme.scale == kFp32 || scheme.scale == kFp16 || scheme.scale == kBf16);
   if (!has_plain_scales) return Form::kNone;
   if (scheme.element == kFp8E4m3 && (is_tensor(scheme) || is_row(scheme) || is_tile(scheme))) return Form::kFloat;
   if ((scheme.element == kInt8 || scheme.element == kUint8) && (is_tensor(scheme) || is_row(scheme))) return Form::kInteger;
@@ -51,7 +62,8 @@ std::string refusal(const Scheme& scheme, const Shape& shape, bool is_ordered) {
   if (shape.size() != 2) return "it holds matrices alone";
   const Form form = form_of(scheme);
   if (form == Form::kNone)
-    return "it holds integers of 2, 3, 4 or 8 bits by row or block of columns, int8 by tensor, fp8_e4m3 by tensor, row or tile, nvfp4, mxfp4 and mxfp8_e4m3";
+    return "it holds integers of 2, 3, 4 or 8 bits by row or block of columns, int8 by tensor, fp8_e4m3 by tensor, row or tile, nvfp4, "
+           "mxfp4 and mxfp8_e4m3";
   if (is_ordered && (form != Form::kPacked || is_row(scheme))) return "it orders the groups of packed integers alone";
   const std::int64_t cols = shape[1], group = group_size(scheme, shape);
   if (scheme.granularity.kind == Granularity::Kind::kRectangle && !is_tile(scheme) && cols > group && cols % group != 0)
@@ -77,13 +89,20 @@ std::vector<StoredBytes> parts(const std::string& module, const Scheme& scheme, 
       return stored;
     }
     case Form::kNvfp4:
-      return {{module + ".weight_packed", DType::kU8, {n, k / 2}}, {module + ".weight_scale", DType::kF8E4m3, cells}, {module + ".weight_global_scale", DType::kF32, {1}}};
-    case Form::kMxfp4: return {{module + ".weight_packed", DType::kU8, {n, k / 2}}, {module + ".weight_scale", DType::kU8, cells}};
-    case Form::kMxfp8: return {{module + ".weight", DType::kF8E4m3, shape}, {module + ".weight_scale", DType::kU8, cells}};
-    case Form::kFloat: return {{module + ".weight", DType::kF8E4m3, shape}, {module + ".weight_scale", dtype_of_scales(scheme.scale), cells}};
-    default: break;
+      return {{module + ".weight_packed", DType::kU8, {n, k / 2}},
+              {module + ".weight_scale", DType::kF8E4m3, cells},
+              {module + ".weight_global_scale", DType::kF32, {1}}};
+    case Form::kMxfp4:
+      return {{module + ".weight_packed", DType::kU8, {n, k / 2}}, {module + ".weight_scale", DType::kU8, cells}};
+    case Form::kMxfp8:
+      return {{module + ".weight", DType::kF8E4m3, shape}, {module + ".weight_scale", DType::kU8, cells}};
+    case Form::kFloat:
+      return {{module + ".weight", DType::kF8E4m3, shape}, {module + ".weight_scale", dtype_of_scales(scheme.scale), cells}};
+    default:
+      break;
   }
-  std::vector<StoredBytes> stored{{module + ".weight", DType::kI8, shape}, {module + ".weight_scale", dtype_of_scales(scheme.scale), cells}};
+  std::vector<StoredBytes> stored{{module + ".weight", DType::kI8, shape},
+                                  {module + ".weight_scale", dtype_of_scales(scheme.scale), cells}};
   if (scheme.asymmetric) stored.push_back({module + ".weight_zero_point", DType::kI8, cells});
   return stored;
 }
@@ -105,9 +124,9 @@ Buffer buffer_with(std::initializer_list<T> values) {
 void pack(const InteropTensor& tensor, const Json&, std::span<StoredBytes> stored) {
   const QuantizedTensor& q = tensor.q;
   const Form form = form_of(q.scheme);
-  stored[0].bytes = form == Form::kPacked                              ? bytes_of(pack_along_columns(unsigned_codes(q), q.scheme.element.bits))
+  stored[0].bytes = form == Form::kPacked                           ? bytes_of(pack_along_columns(unsigned_codes(q), q.scheme.element.bits))
                     : form == Form::kInteger && q.scheme.asymmetric ? turned_over(q.codes)
-                                                                       : q.codes;
+                                                                    : q.codes;
   stored[1].bytes = q.scales;
   if (form == Form::kNvfp4) stored[2].bytes = buffer_with({1.0f / q.outer_scale});
   if (form == Form::kInteger && q.scheme.asymmetric) stored[2].bytes = turned_over(q.zero_points);
@@ -115,7 +134,8 @@ void pack(const InteropTensor& tensor, const Json&, std::span<StoredBytes> store
   stored[2].bytes = buffer_with({q.shape[0], q.shape[1]});
   std::size_t next = 3;
   if (q.scheme.asymmetric) stored[next++].bytes = bytes_of(pack_along_rows(zero_points_of(q), q.scheme.element.bits));
-  if (!tensor.order.empty()) stored[next].bytes = bytes_of({reinterpret_cast<const std::uint32_t*>(tensor.order.data()), tensor.order.size()});
+  if (!tensor.order.empty())
+    stored[next].bytes = bytes_of({reinterpret_cast<const std::uint32_t*>(tensor.order.data()), tensor.order.size()});
 }
 
 // ---- reading ----
@@ -166,14 +186,16 @@ Granularity granularity_of(const Json& arguments) {
     }
     return Granularity::block(block.at(0).get<std::int64_t>(), block.at(1).get<std::int64_t>());
   }
-  if (strategy != "group" && strategy != "tensor_group") throw Unsupported(fmt::format("compressed-tensors' strategy {} is not read for weights", in_quotes(strategy)));
+  if (strategy != "group" && strategy != "tensor_group")
+    throw Unsupported(fmt::format("compressed-tensors' strategy {} is not read for weights", in_quotes(strategy)));
   return Granularity::block(group_of(arguments));
 }
 
 /// Before 0.17 words held whole codes; the number of words says which it is, and the version where it does not.
 WordPacking packing_of(const ModuleReader& module, std::int64_t words, std::int64_t k, int bits) {
   const bool dense = words == words_of(k, bits), whole = words == words_of(k, bits, WordPacking::kWholeCodes);
-  if (!dense && !whole) module.reject(fmt::format("weight_packed has {} words in a row, which {} codes of {} bits do not take", words, k, bits));
+  if (!dense && !whole)
+    module.reject(fmt::format("weight_packed has {} words in a row, which {} codes of {} bits do not take", words, k, bits));
   if (dense != whole) return dense ? WordPacking::kDense : WordPacking::kWholeCodes;
   const std::string version = module.config().value("version", std::string(kVersion));
   const bool is_old = version.starts_with("0.") && std::atoi(version.c_str() + 2) < 17;
@@ -186,14 +208,17 @@ void check_cells(const ModuleReader& module, const Scheme& scheme, const Shape& 
     module.reject(fmt::format("weight_scale has the shape {}, not [{}, {}]", to_string(scales.shape()), grid.rows, grid.cols));
 }
 
-Tensor read_scales(const ModuleReader& module, const Scheme& scheme) { return module.read_floats(".weight_scale", is_tensor(scheme) ? 1 : 2); }
+Tensor read_scales(const ModuleReader& module, const Scheme& scheme) {
+  return module.read_floats(".weight_scale", is_tensor(scheme) ? 1 : 2);
+}
 
 InteropTensor unpack_words(const ModuleReader& module, const Json& arguments) {
   const int bits = arguments.at("num_bits").get<int>();
   const Tensor words = module.read(".weight_packed", DType::kI32, 2), declared = module.read(".weight_shape", DType::kI64, 1);
   if (declared.size() != 2) module.reject("weight_shape has not two entries");
   const Shape shape{declared.as<std::int64_t>()[0], declared.as<std::int64_t>()[1]};
-  if (shape[0] != words.shape()[0] || shape[1] < 1 || shape[1] > words.shape()[1] * 32) module.reject(fmt::format("weight_shape {} does not fit weight_packed {}", to_string(shape), to_string(words.shape())));
+  if (shape[0] != words.shape()[0] || shape[1] < 1 || shape[1] > words.shape()[1] * 32)
+    module.reject(fmt::format("weight_shape {} does not fit weight_packed {}", to_string(shape), to_string(words.shape())));
   const Granularity granularity = granularity_of(arguments);
   const bool asymmetric = module.has(".weight_zero_point");
   const Tensor scales = module.read_floats(".weight_scale", 2);
@@ -203,7 +228,8 @@ InteropTensor unpack_words(const ModuleReader& module, const Json& arguments) {
   Buffer zero_points = Buffer::allocate(0);
   if (asymmetric) {
     const Tensor packed = module.read(".weight_zero_point", DType::kI32, 2);
-    if (packed.shape() != Shape{words_of(shape[0], bits, packing), scales.shape()[1]}) module.reject(fmt::format("weight_zero_point has the shape {}", to_string(packed.shape())));
+    if (packed.shape() != Shape{words_of(shape[0], bits, packing), scales.shape()[1]})
+      module.reject(fmt::format("weight_zero_point has the shape {}", to_string(packed.shape())));
     const CodeMatrix zeros = unpack_along_rows(words_in(packed), shape[0], scales.shape()[1], bits, packing);
     zero_points = Buffer::allocate(zeros.codes.size());
     std::memcpy(zero_points.data(), zeros.codes.data(), zeros.codes.size());
@@ -223,7 +249,8 @@ InteropTensor unpack_words(const ModuleReader& module, const Json& arguments) {
 InteropTensor unpack_pairs(const ModuleReader& module) {
   const bool is_nvfp4 = module.has(".weight_global_scale");
   const Scheme scheme = Scheme::parse(is_nvfp4 ? "nvfp4" : "mxfp4");
-  const Tensor codes = module.read(".weight_packed", DType::kU8, 2), scales = module.read(".weight_scale", is_nvfp4 ? DType::kF8E4m3 : DType::kU8, 2);
+  const Tensor codes = module.read(".weight_packed", DType::kU8, 2),
+               scales = module.read(".weight_scale", is_nvfp4 ? DType::kF8E4m3 : DType::kU8, 2);
   const Shape shape{codes.shape()[0], codes.shape()[1] * 2};
   check_cells(module, scheme, shape, scales);
   float outer_scale = 1.0f;
@@ -236,22 +263,29 @@ InteropTensor unpack_pairs(const ModuleReader& module) {
 }
 
 InteropTensor unpack(const ModuleReader& module) {
-  if (module.has(".input_scale") || module.has(".input_global_scale")) throw Unsupported(fmt::format("module {} has static scales of activations, which narrow does not carry", in_quotes(module.module())));
+  if (module.has(".input_scale") || module.has(".input_global_scale"))
+    throw Unsupported(fmt::format("module {} has static scales of activations, which narrow does not carry", in_quotes(module.module())));
   const Json arguments = arguments_of(module);
-  if (module.has(".weight_packed")) return module.dtype(".weight_packed") == DType::kI32 ? unpack_words(module, arguments) : unpack_pairs(module);
+  if (module.has(".weight_packed"))
+    return module.dtype(".weight_packed") == DType::kI32 ? unpack_words(module, arguments) : unpack_pairs(module);
   if (module.dtype(".weight") == DType::kF8E4m3) {
     const Tensor codes = module.read(".weight", DType::kF8E4m3, 2);
     Scheme scheme = Scheme::parse("mxfp8_e4m3");
     const bool is_mx = module.dtype(".weight_scale") == DType::kU8;
-    if (!is_mx) scheme = {.element = kFp8E4m3, .granularity = granularity_of(arguments), .scale = format_of_scales(module.dtype(".weight_scale"))};
+    if (!is_mx)
+      scheme = {.element = kFp8E4m3, .granularity = granularity_of(arguments), .scale = format_of_scales(module.dtype(".weight_scale"))};
     const Tensor scales = is_mx ? module.read(".weight_scale", DType::kU8, 2) : read_scales(module, scheme);
     check_cells(module, scheme, codes.shape(), scales);
     return {assemble(scheme, codes.shape(), buffer_of(codes), buffer_of(scales), Buffer::allocate(0), 1.0f)};
   }
-  if (arguments.at("num_bits") != 8) throw Unsupported(fmt::format("module {} stores {} bits in bytes; narrow reads 8 bits there", in_quotes(module.module()), arguments.at("num_bits").dump()));
+  if (arguments.at("num_bits") != 8)
+    throw Unsupported(fmt::format("module {} stores {} bits in bytes; narrow reads 8 bits there", in_quotes(module.module()),
+                                  arguments.at("num_bits").dump()));
   const Tensor codes = module.read(".weight", DType::kI8, 2);
   const bool asymmetric = module.has(".weight_zero_point");
-  Scheme scheme{.element = asymmetric ? kUint8 : kInt8, .granularity = granularity_of(arguments), .scale = format_of_scales(module.dtype(".weight_scale"))};
+  Scheme scheme{.element = asymmetric ? kUint8 : kInt8,
+                .granularity = granularity_of(arguments),
+                .scale = format_of_scales(module.dtype(".weight_scale"))};
   scheme.asymmetric = asymmetric;
   const Tensor scales = read_scales(module, scheme);
   check_cells(module, scheme, codes.shape(), scales);
@@ -261,20 +295,27 @@ InteropTensor unpack(const ModuleReader& module) {
     if (zeros.shape() != scales.shape()) module.reject("weight_zero_point has not the shape of weight_scale");
     zero_points = turned_over(buffer_of(zeros));
   }
-  return {assemble(scheme, codes.shape(), asymmetric ? turned_over(buffer_of(codes)) : buffer_of(codes), buffer_of(scales), zero_points, 1.0f)};
+  return {
+      assemble(scheme, codes.shape(), asymmetric ? turned_over(buffer_of(codes)) : buffer_of(codes), buffer_of(scales), zero_points, 1.0f)};
 }
 
 // ---- config.json ----
 
 /// QuantArgs; its reader allows no other keys.
 Json quantization_arguments(int bits, const char* type, bool symmetric, const char* strategy) {
-  return {{"num_bits", bits}, {"type", type}, {"symmetric", symmetric}, {"strategy", strategy}, {"group_size", nullptr}, {"block_structure", nullptr}, {"dynamic", false},
-          {"actorder", nullptr}, {"scale_dtype", nullptr}, {"zp_dtype", nullptr}, {"observer", nullptr}, {"observer_kwargs", Json::object()}};
+  return {{"num_bits", bits},     {"type", type},          {"symmetric", symmetric},
+          {"strategy", strategy}, {"group_size", nullptr}, {"block_structure", nullptr},
+          {"dynamic", false},     {"actorder", nullptr},   {"scale_dtype", nullptr},
+          {"zp_dtype", nullptr},  {"observer", nullptr},   {"observer_kwargs", Json::object()}};
 }
 
 Json weight_arguments(const Scheme& scheme, bool is_ordered) {
   const Form form = form_of(scheme);
-  const char* strategy = is_tensor(scheme) ? "tensor" : is_row(scheme) ? "channel" : is_tile(scheme) ? "block" : form == Form::kNvfp4 ? "tensor_group" : "group";
+  const char* strategy = is_tensor(scheme)      ? "tensor"
+                         : is_row(scheme)       ? "channel"
+                         : is_tile(scheme)      ? "block"
+                         : form == Form::kNvfp4 ? "tensor_group"
+                                                : "group";
   Json json = quantization_arguments(scheme.element.bits, scheme.element.is_float() ? "float" : "int", !scheme.asymmetric, strategy);
   if (is_tile(scheme)) json["block_structure"] = {scheme.granularity.rows, scheme.granularity.cols};
   if (std::string_view(strategy).ends_with("group")) json["group_size"] = scheme.granularity.cols;
@@ -306,7 +347,9 @@ Json config(const std::vector<ModuleScheme>& modules) {
   std::vector<Group> groups;
   for (const ModuleScheme& module : modules) {
     if (!module.scheme) continue;
-    const auto same = std::find_if(groups.begin(), groups.end(), [&](const Group& group) { return group.scheme == *module.scheme && group.is_ordered == module.is_ordered; });
+    const auto same = std::find_if(groups.begin(), groups.end(), [&](const Group& group) {
+      return group.scheme == *module.scheme && group.is_ordered == module.is_ordered;
+    });
     if (same != groups.end()) {
       same->targets.push_back(module.module);
     } else {
@@ -325,15 +368,32 @@ Json config(const std::vector<ModuleScheme>& modules) {
                                           {"input_activations", activation_arguments(groups[i].scheme)},
                                           {"output_activations", nullptr}};
   }
-  return {{"quant_method", "compressed-tensors"}, {"version", kVersion}, {"format", format.empty() ? "dense" : format}, {"quantization_status", "compressed"},
-          {"global_compression_ratio", nullptr}, {"ignore", plain_modules(modules)}, {"kv_cache_scheme", nullptr}, {"sparsity_config", Json::object()},
-          {"transform_config", Json::object()}, {"config_groups", json}};
+  return {{"quant_method", "compressed-tensors"},
+          {"version", kVersion},
+          {"format", format.empty() ? "dense" : format},
+          {"quantization_status", "compressed"},
+          {"global_compression_ratio", nullptr},
+          {"ignore", plain_modules(modules)},
+          {"kv_cache_scheme", nullptr},
+          {"sparsity_config", Json::object()},
+          {"transform_config", Json::object()},
+          {"config_groups", json}};
 }
 
 }  // namespace
 
 InteropFormat compressed_tensors_format() {
-  return {Ecosystem::kCompressedTensors, "ct", "compressed-tensors", ".weight_scale", kSuffixes, refusal, [](const Scheme& scheme) { return scheme; }, parts, pack, unpack, config};
+  return {Ecosystem::kCompressedTensors,
+          "ct",
+          "compressed-tensors",
+          ".weight_scale",
+          kSuffixes,
+          refusal,
+          [](const Scheme& scheme) { return scheme; },
+          parts,
+          pack,
+          unpack,
+          config};
 }
 
 }  // namespace narrow::io

@@ -9,11 +9,14 @@ namespace {
 
 constexpr std::string_view kSuffixes[] = {".weight", ".weight_scale_inv"};
 
-Scheme scheme_of(std::int64_t rows, std::int64_t cols) { return {.element = kFp8E4m3, .granularity = Granularity::block(rows, cols), .scale = kFp32}; }
+Scheme scheme_of(std::int64_t rows, std::int64_t cols) {
+  return {.element = kFp8E4m3, .granularity = Granularity::block(rows, cols), .scale = kFp32};
+}
 
 std::string refusal(const Scheme& scheme, const Shape& shape, bool is_ordered) {
   if (shape.size() != 2) return "it holds matrices alone";
-  if (is_ordered || scheme.granularity.rows <= 1 || scheme.granularity.cols <= 1 || scheme != scheme_of(scheme.granularity.rows, scheme.granularity.cols))
+  if (is_ordered || scheme.granularity.rows <= 1 || scheme.granularity.cols <= 1 ||
+      scheme != scheme_of(scheme.granularity.rows, scheme.granularity.cols))
     return "it holds fp8_e4m3 in square blocks with fp32 scales, such as fp8_e4m3:128x128";
   return {};
 }
@@ -34,7 +37,8 @@ InteropTensor unpack(const ModuleReader& module) {
   const Scheme scheme = scheme_of(block.at(0).get<std::int64_t>(), block.at(1).get<std::int64_t>());
   if (scheme.granularity.rows <= 0 || scheme.granularity.cols <= 0) module.reject("weight_block_size is not two positive numbers");
   const ScaleGrid grid = scale_grid(scheme, codes.shape());
-  if (scales.shape() != Shape{grid.rows, grid.cols}) module.reject(fmt::format("weight_scale_inv has the shape {}, not [{}, {}]", to_string(scales.shape()), grid.rows, grid.cols));
+  if (scales.shape() != Shape{grid.rows, grid.cols})
+    module.reject(fmt::format("weight_scale_inv has the shape {}, not [{}, {}]", to_string(scales.shape()), grid.rows, grid.cols));
   return {assemble(scheme, codes.shape(), buffer_of(codes), buffer_of(scales), Buffer::allocate(0), 1.0f)};
 }
 
@@ -42,7 +46,8 @@ Json config(const std::vector<ModuleScheme>& modules) {
   const std::optional<Scheme> scheme = prevailing_scheme(modules);
   for (const ModuleScheme& module : modules)
     if (module.scheme && *module.scheme != *scheme)
-      throw InvalidArgument(fmt::format("fp8-block: one block size serves the whole model, not {} and {}", scheme->to_string(), module.scheme->to_string()));
+      throw InvalidArgument(
+          fmt::format("fp8-block: one block size serves the whole model, not {} and {}", scheme->to_string(), module.scheme->to_string()));
   const Granularity block = scheme ? scheme->granularity : Granularity::block(128, 128);
   return {{"quant_method", "fp8"},
           {"activation_scheme", "dynamic"},
@@ -54,7 +59,17 @@ Json config(const std::vector<ModuleScheme>& modules) {
 }  // namespace
 
 InteropFormat deepseek_fp8_format() {
-  return {Ecosystem::kFp8Block, "fp8-block", "fp8", ".weight_scale_inv", kSuffixes, refusal, [](const Scheme& scheme) { return scheme; }, parts, pack, unpack, config};
+  return {Ecosystem::kFp8Block,
+          "fp8-block",
+          "fp8",
+          ".weight_scale_inv",
+          kSuffixes,
+          refusal,
+          [](const Scheme& scheme) { return scheme; },
+          parts,
+          pack,
+          unpack,
+          config};
 }
 
 }  // namespace narrow::io

@@ -1,5 +1,6 @@
 #pragma once
-/// DeepSeek's fp8: M.weight F8_E4M3 [n, k]; M.weight_scale_inv F32 [ceil(n / 128), ceil(k / 128)], which multiplies, its name notwithstanding.
+/// DeepSeek's fp8: M.weight F8_E4M3 [n, k]; M.weight_scale_inv F32 [ceil(n / 128), ceil(k / 128)], which multiplies, its name
+/// notwithstanding.
 
 #include "io/interop.h"
 

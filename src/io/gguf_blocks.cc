@@ -146,7 +146,9 @@ void encode_bf16(const float* x, std::uint8_t* block) {
   block[0] = static_cast<std::uint8_t>(code);
   block[1] = static_cast<std::uint8_t>(code >> 8);
 }
-void decode_bf16(const std::uint8_t* block, float* x) { *x = std::bit_cast<float>(static_cast<std::uint32_t>(block[0]) << 16 | static_cast<std::uint32_t>(block[1]) << 24); }
+void decode_bf16(const std::uint8_t* block, float* x) {
+  *x = std::bit_cast<float>(static_cast<std::uint32_t>(block[0]) << 16 | static_cast<std::uint32_t>(block[1]) << 24);
+}
 
 constexpr std::array kTypes{
     GgmlTypeInfo{GgmlType::kF32, "f32", 1, 4, encode_f32, decode_f32},
@@ -165,7 +167,8 @@ constexpr std::array kTypes{
 std::int64_t checked_blocks(const GgmlTypeInfo& type, std::size_t values, std::size_t bytes) {
   const std::size_t blocks = values / static_cast<std::size_t>(type.values);
   if (blocks * static_cast<std::size_t>(type.values) != values || blocks * type.bytes != bytes)
-    throw InvalidArgument(fmt::format("{} values and {} bytes are no whole blocks of {}: {} values in {} bytes each", values, bytes, type.name, type.values, type.bytes));
+    throw InvalidArgument(fmt::format("{} values and {} bytes are no whole blocks of {}: {} values in {} bytes each", values, bytes,
+                                      type.name, type.values, type.bytes));
   return static_cast<std::int64_t>(blocks);
 }
 
@@ -194,7 +197,8 @@ void encode_blocks(const GgmlTypeInfo& type, std::span<const float> x, std::span
   {
     const FloatEnvironment standard;
 #pragma omp for schedule(static)
-    for (std::int64_t i = 0; i < count; ++i) type.encode(x.data() + i * type.values, blocks.data() + i * static_cast<std::int64_t>(type.bytes));
+    for (std::int64_t i = 0; i < count; ++i)
+      type.encode(x.data() + i * type.values, blocks.data() + i * static_cast<std::int64_t>(type.bytes));
   }
 }
 
@@ -204,7 +208,8 @@ void decode_blocks(const GgmlTypeInfo& type, std::span<const std::uint8_t> block
   {
     const FloatEnvironment standard;
 #pragma omp for schedule(static)
-    for (std::int64_t i = 0; i < count; ++i) type.decode(blocks.data() + i * static_cast<std::int64_t>(type.bytes), x.data() + i * type.values);
+    for (std::int64_t i = 0; i < count; ++i)
+      type.decode(blocks.data() + i * static_cast<std::int64_t>(type.bytes), x.data() + i * type.values);
   }
 }
 

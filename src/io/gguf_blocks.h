@@ -18,7 +18,19 @@
 namespace narrow::io {
 
 /// ggml's numbers of the types.
-enum class GgmlType : std::uint32_t { kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ4K = 12, kQ6K = 14, kBf16 = 30, kMxfp4 = 39 };
+enum class GgmlType : std::uint32_t {
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ4K = 12,
+  kQ6K = 14,
+  kBf16 = 30,
+  kMxfp4 = 39
+};
 
 struct GgmlTypeInfo {
   GgmlType type;

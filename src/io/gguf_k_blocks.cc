@@ -11,7 +11,9 @@ namespace {
 
 constexpr float kTiny = 1e-15f;  // what ggml takes for a run of zeros
 
-int nearest(float value, int low, int high) { return detail::round_to_integer(std::bit_cast<std::uint32_t>(value), 0, low, high, Rounding::kNearestEven, 0); }
+int nearest(float value, int low, int high) {
+  return detail::round_to_integer(std::bit_cast<std::uint32_t>(value), 0, low, high, Rounding::kNearestEven, 0);
+}
 
 // ---- Q4_K ----
 
@@ -194,8 +196,8 @@ void decode_q4_k(const std::uint8_t* block, float* x) {
   }
 }
 
-/// ql[128], qh[64], i8 scales[16], d. Of each half of 128 values: ql byte l of two rows of 32 holds the low four bits of elements l (+32) and
-/// l + 64 (+32), qh byte l the upper two bits of l, l + 32, l + 64, l + 96.
+/// ql[128], qh[64], i8 scales[16], d. Of each half of 128 values: ql byte l of two rows of 32 holds the low four bits of elements l (+32)
+/// and l + 64 (+32), qh byte l the upper two bits of l, l + 32, l + 64, l + 96.
 void encode_q6_k(const float* x, std::uint8_t* block) {
   float scales[kShortRuns], widest = 0.0f;
   int codes[kShortRuns][kShortRun];
@@ -227,7 +229,8 @@ void decode_q6_k(const std::uint8_t* block, float* x) {
   const float d = get_half(block + 208);
   for (int element = 0; element < 256; ++element) {
     const int half = element / 128, quarter = element % 128 / 32, l = element % 32;
-    const int low = block[64 * half + 32 * (quarter % 2) + l] >> 4 * (quarter / 2) & 15, high = block[128 + 32 * half + l] >> 2 * quarter & 3;
+    const int low = block[64 * half + 32 * (quarter % 2) + l] >> 4 * (quarter / 2) & 15,
+              high = block[128 + 32 * half + l] >> 2 * quarter & 3;
     const float scale = d * static_cast<float>(static_cast<std::int8_t>(block[192 + element / kShortRun]));
     x[element] = scale * static_cast<float>((low | high << 4) - kMiddle);
   }

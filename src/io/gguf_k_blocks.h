@@ -12,7 +12,9 @@ inline void put_half(std::uint8_t* bytes, float value) {
   bytes[0] = static_cast<std::uint8_t>(code);
   bytes[1] = static_cast<std::uint8_t>(code >> 8);
 }
-inline float get_half(const std::uint8_t* bytes) { return decode(kFp16, static_cast<std::uint32_t>(bytes[0]) | static_cast<std::uint32_t>(bytes[1]) << 8); }
+inline float get_half(const std::uint8_t* bytes) {
+  return decode(kFp16, static_cast<std::uint32_t>(bytes[0]) | static_cast<std::uint32_t>(bytes[1]) << 8);
+}
 
 void encode_q4_k(const float* x, std::uint8_t* block);
 void decode_q4_k(const std::uint8_t* block, float* x);

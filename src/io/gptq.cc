@@ -16,7 +16,8 @@ constexpr std::string_view kSuffixes[] = {".qweight", ".qzeros", ".scales", ".g_
 
 std::string refusal(const Scheme& scheme, const Shape& shape, bool) {
   if (shape.size() != 2) return "it holds matrices alone";
-  if (!is_grouped_integer(scheme) || scheme.scale != kFp16) return "it holds integers of 2, 3, 4 or 8 bits with one fp16 scale per row or block of columns";
+  if (!is_grouped_integer(scheme) || scheme.scale != kFp16)
+    return "it holds integers of 2, 3, 4 or 8 bits with one fp16 scale per row or block of columns";
   if (shape[0] % 32 != 0 || shape[1] % 32 != 0) return fmt::format("its rows and columns are multiples of 32, not {}", to_string(shape));
   return {};
 }
@@ -45,7 +46,8 @@ CodeMatrix shifted(CodeMatrix zeros, int bits, int by) {
 /// Whether the configuration says v2; without a word it is v1.
 bool stores_zero_points_as_they_are(const Json& config) {
   const std::string format = config.value("checkpoint_format", config.value("format", std::string("gptq")));
-  if (format != "gptq" && format != "gptq_v2") throw Unsupported(fmt::format("GPTQ's checkpoint_format {} is not read; gptq and gptq_v2 are", in_quotes(format)));
+  if (format != "gptq" && format != "gptq_v2")
+    throw Unsupported(fmt::format("GPTQ's checkpoint_format {} is not read; gptq and gptq_v2 are", in_quotes(format)));
   return format == "gptq_v2";
 }
 
@@ -59,7 +61,9 @@ void pack(const InteropTensor& tensor, const Json& config, std::span<StoredBytes
   stored[1].bytes = bytes_of(pack_along_columns(stores_zero_points_as_they_are(config) ? zeros : shifted(zeros, bits, -1), bits));
   stored[2].bytes = transposed(q.scales, grid.rows, grid.cols, 2);
   std::vector<std::uint32_t> index(static_cast<std::size_t>(k));
-  for (std::int64_t i = 0; i < k; ++i) index[static_cast<std::size_t>(i)] = static_cast<std::uint32_t>(tensor.order.empty() ? i / group : tensor.order[static_cast<std::size_t>(i)]);
+  for (std::int64_t i = 0; i < k; ++i)
+    index[static_cast<std::size_t>(i)] =
+        static_cast<std::uint32_t>(tensor.order.empty() ? i / group : tensor.order[static_cast<std::size_t>(i)]);
   stored[3].bytes = bytes_of(index);
 }
 
@@ -71,7 +75,9 @@ Json settings_of(const ModuleReader& module) {
   for (const auto& [pattern, values] : dynamic->items()) {
     if (pattern.starts_with("-:") || !values.is_object() || pattern.size() > 512) continue;
     try {
-      if (!std::regex_search(module.module(), std::regex(pattern.starts_with("+:") ? pattern.substr(2) : pattern), std::regex_constants::match_continuous)) continue;
+      if (!std::regex_search(module.module(), std::regex(pattern.starts_with("+:") ? pattern.substr(2) : pattern),
+                             std::regex_constants::match_continuous))
+        continue;
     } catch (const std::regex_error&) {
       module.reject(fmt::format("{} of quantization_config is not a regular expression", in_quotes(pattern)));
     }
@@ -86,13 +92,16 @@ InteropTensor unpack(const ModuleReader& module) {
   const Json settings = settings_of(module);
   const int bits = settings.at("bits").get<int>();
   const std::int64_t given_group = settings.at("group_size").get<std::int64_t>();
-  const Tensor qweight = module.read(".qweight", DType::kI32, 2), qzeros = module.read(".qzeros", DType::kI32, 2), scales = module.read(".scales", DType::kF16, 2);
+  const Tensor qweight = module.read(".qweight", DType::kI32, 2), qzeros = module.read(".qzeros", DType::kI32, 2),
+               scales = module.read(".scales", DType::kF16, 2);
   const std::int64_t groups = scales.shape()[0], n = scales.shape()[1];
-  if (bits < 2 || bits > 8 || qweight.shape()[0] * 32 % bits != 0) module.reject(fmt::format("qweight {} does not hold codes of {} bits", to_string(qweight.shape()), bits));
+  if (bits < 2 || bits > 8 || qweight.shape()[0] * 32 % bits != 0)
+    module.reject(fmt::format("qweight {} does not hold codes of {} bits", to_string(qweight.shape()), bits));
   const std::int64_t k = qweight.shape()[0] * 32 / bits, group = given_group > 0 ? given_group : k;
-  if (k == 0 || n == 0 || qweight.shape()[1] != n || groups != (k + group - 1) / group || qzeros.shape() != Shape{groups, words_of(n, bits)})
-    module.reject(fmt::format("qweight {}, qzeros {} and scales {} do not fit {} bits and groups of {}", to_string(qweight.shape()), to_string(qzeros.shape()),
-                              to_string(scales.shape()), bits, given_group));
+  if (k == 0 || n == 0 || qweight.shape()[1] != n || groups != (k + group - 1) / group ||
+      qzeros.shape() != Shape{groups, words_of(n, bits)})
+    module.reject(fmt::format("qweight {}, qzeros {} and scales {} do not fit {} bits and groups of {}", to_string(qweight.shape()),
+                              to_string(qzeros.shape()), to_string(scales.shape()), bits, given_group));
   const CodeMatrix codes = transposed(unpack_along_rows(words_in(qweight), k, n, bits));
   CodeMatrix zeros = unpack_along_columns(words_in(qzeros), groups, n, bits);
   if (!stores_zero_points_as_they_are(module.config())) zeros = shifted(std::move(zeros), bits, 1);
@@ -101,7 +110,8 @@ InteropTensor unpack(const ModuleReader& module) {
   const Scheme scheme = integer_scheme(bits, asymmetric, given_group > 0 ? given_group : 0, kFp16);
   Buffer zero_points = Buffer::allocate(asymmetric ? zeros.codes.size() : 0);
   if (asymmetric) std::memcpy(zero_points.data(), zeros.codes.data(), zeros.codes.size());
-  InteropTensor tensor{assemble(scheme, {n, k}, packed_codes(scheme, codes), transposed(buffer_of(scales), groups, n, 2), zero_points, 1.0f)};
+  InteropTensor tensor{
+      assemble(scheme, {n, k}, packed_codes(scheme, codes), transposed(buffer_of(scales), groups, n, 2), zero_points, 1.0f)};
   if (!module.has(".g_idx")) return tensor;
   const Tensor index = module.read(".g_idx", DType::kI32, 1);
   if (index.size() != k) module.reject(fmt::format("g_idx has {} entries for {} columns", index.size(), k));
@@ -122,16 +132,25 @@ std::string exactly(const std::string& module) {
 }
 
 Json settings(const Scheme& scheme) {
-  return {{"bits", scheme.element.bits}, {"group_size", scheme.granularity.cols > 0 ? scheme.granularity.cols : -1}, {"sym", !scheme.asymmetric}};
+  return {{"bits", scheme.element.bits},
+          {"group_size", scheme.granularity.cols > 0 ? scheme.granularity.cols : -1},
+          {"sym", !scheme.asymmetric}};
 }
 
 Json config(const std::vector<ModuleScheme>& modules) {
   const Scheme scheme = prevailing_scheme(modules).value_or(integer_scheme(4, false, 128, kFp16));
-  const bool any_asymmetric = std::any_of(modules.begin(), modules.end(), [](const ModuleScheme& module) { return module.scheme && module.scheme->asymmetric; });
+  const bool any_asymmetric =
+      std::any_of(modules.begin(), modules.end(), [](const ModuleScheme& module) { return module.scheme && module.scheme->asymmetric; });
   const bool any_ordered = std::any_of(modules.begin(), modules.end(), [](const ModuleScheme& module) { return module.is_ordered; });
   const char* format = any_asymmetric ? "gptq_v2" : "gptq";
   Json json = settings(scheme);
-  json.update({{"quant_method", "gptq"}, {"method", "gptq"}, {"checkpoint_format", format}, {"format", format}, {"desc_act", any_ordered}, {"lm_head", false}, {"pack_dtype", "int32"}});
+  json.update({{"quant_method", "gptq"},
+               {"method", "gptq"},
+               {"checkpoint_format", format},
+               {"format", format},
+               {"desc_act", any_ordered},
+               {"lm_head", false},
+               {"pack_dtype", "int32"}});
   Json dynamic = Json::object();
   for (const ModuleScheme& module : modules) {
     if (module.module == "lm_head") {
@@ -147,6 +166,8 @@ Json config(const std::vector<ModuleScheme>& modules) {
 
 }  // namespace
 
-InteropFormat gptq_format() { return {Ecosystem::kGptq, "gptq", "gptq", ".qweight", kSuffixes, refusal, adapted, parts, pack, unpack, config}; }
+InteropFormat gptq_format() {
+  return {Ecosystem::kGptq, "gptq", "gptq", ".qweight", kSuffixes, refusal, adapted, parts, pack, unpack, config};
+}
 
 }  // namespace narrow::io

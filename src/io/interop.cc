@@ -65,7 +65,8 @@ DType ModuleReader::dtype(std::string_view suffix) const {
 Tensor ModuleReader::read(std::string_view suffix, DType dtype, int rank) const {
   if (this->dtype(suffix) != dtype) reject(fmt::format("{} is {}, not {}", suffix, name_of(this->dtype(suffix)), name_of(dtype)));
   const std::string name = module_ + std::string(suffix);
-  if (static_cast<int>(checkpoint_.shape(name).size()) != rank) reject(fmt::format("{} has the shape {}, not {} dimensions", suffix, to_string(checkpoint_.shape(name)), rank));
+  if (static_cast<int>(checkpoint_.shape(name).size()) != rank)
+    reject(fmt::format("{} has the shape {}, not {} dimensions", suffix, to_string(checkpoint_.shape(name)), rank));
   return checkpoint_.read_stored(name);
 }
 
@@ -79,7 +80,8 @@ Tensor ModuleReader::read_floats(std::string_view suffix, int rank) const {
 std::optional<InteropReader> InteropReader::open(const Checkpoint& checkpoint) {
   Json config = quantization_config(checkpoint);
   if (!config.is_object()) return std::nullopt;
-  const std::string method = config.contains("quant_method") && config.at("quant_method").is_string() ? config.at("quant_method").get<std::string>() : "";
+  const std::string method =
+      config.contains("quant_method") && config.at("quant_method").is_string() ? config.at("quant_method").get<std::string>() : "";
   for (const InteropFormat& format : interop_formats())
     if (format.quant_method == method) return InteropReader(checkpoint, format, std::move(config));
   return std::nullopt;
@@ -100,7 +102,8 @@ InteropReader::InteropReader(const Checkpoint& checkpoint, const InteropFormat& 
   std::sort(names_.begin(), names_.end());
   std::sort(quantized_.begin(), quantized_.end());
   const auto twin = std::adjacent_find(names_.begin(), names_.end());
-  if (twin != names_.end()) throw CorruptFile(fmt::format("{}: {} is there both quantized and plain", checkpoint.directory().string(), in_quotes(*twin)));
+  if (twin != names_.end())
+    throw CorruptFile(fmt::format("{}: {} is there both quantized and plain", checkpoint.directory().string(), in_quotes(*twin)));
 }
 
 bool InteropReader::is_quantized(std::string_view name) const {
@@ -130,7 +133,8 @@ CodeMatrix unsigned_codes(const QuantizedTensor& q) {
   const MatrixShape matrix = as_matrices(q.shape);
   CodeMatrix codes = make_codes(matrix.total_rows(), matrix.cols);
   const std::uint32_t offset = offset_of(q.scheme.element);  // two's complement plus 2^(b-1) is the top bit turned over
-  each_code(q, [&](std::int64_t row, std::int64_t col, std::uint32_t code) { codes.at(row, col) = static_cast<std::uint8_t>(code ^ offset); });
+  each_code(q,
+            [&](std::int64_t row, std::int64_t col, std::uint32_t code) { codes.at(row, col) = static_cast<std::uint8_t>(code ^ offset); });
   return codes;
 }
 
@@ -141,7 +145,8 @@ Buffer packed_codes(const Scheme& scheme, const CodeMatrix& codes) {
   const std::uint32_t offset = offset_of(scheme.element);
   for (std::int64_t row = 0; row < codes.rows; ++row)
     for (std::int64_t col = 0; col < codes.cols; ++col)
-      write_code(buffer.as<std::uint8_t>() + static_cast<std::size_t>(row) * row_bytes, col, scheme.element.bits, codes.at(row, col) ^ offset);
+      write_code(buffer.as<std::uint8_t>() + static_cast<std::size_t>(row) * row_bytes, col, scheme.element.bits,
+                 codes.at(row, col) ^ offset);
   return buffer;
 }
 
@@ -161,7 +166,8 @@ std::optional<Scheme> prevailing_scheme(const std::vector<ModuleScheme>& modules
   std::int64_t most = 0;
   for (const ModuleScheme& module : modules) {
     if (!module.scheme) continue;
-    const std::int64_t count = std::count_if(modules.begin(), modules.end(), [&](const ModuleScheme& other) { return other.scheme == module.scheme; });
+    const std::int64_t count =
+        std::count_if(modules.begin(), modules.end(), [&](const ModuleScheme& other) { return other.scheme == module.scheme; });
     if (count > most) {
       most = count;
       best = module.scheme;
@@ -186,22 +192,28 @@ CodeMatrix zero_points_of(const QuantizedTensor& q) {
   const ScaleGrid grid = q.grid();
   CodeMatrix zeros = make_codes(grid.rows, grid.cols);
   for (std::size_t i = 0; i < zeros.codes.size(); ++i)
-    zeros.codes[i] = q.scheme.asymmetric ? q.zero_points.as<std::uint8_t>()[i] : static_cast<std::uint8_t>(1u << (q.scheme.element.bits - 1));
+    zeros.codes[i] =
+        q.scheme.asymmetric ? q.zero_points.as<std::uint8_t>()[i] : static_cast<std::uint8_t>(1u << (q.scheme.element.bits - 1));
   return zeros;
 }
 
-std::int64_t group_size(const Scheme& scheme, const Shape& shape) { return scheme.granularity.cols > 0 ? scheme.granularity.cols : as_matrices(shape).cols; }
+std::int64_t group_size(const Scheme& scheme, const Shape& shape) {
+  return scheme.granularity.cols > 0 ? scheme.granularity.cols : as_matrices(shape).cols;
+}
 
 Scheme integer_scheme(int bits, bool asymmetric, std::int64_t group, const Format& scale) {
-  if (bits != 2 && bits != 3 && bits != 4 && bits != 8) throw InvalidArgument(fmt::format("narrow has integer schemes of 2, 3, 4 and 8 bits, not of {}", bits));
-  Scheme scheme{.element = asymmetric ? uint_format(bits) : int_format(bits), .granularity = group > 0 ? Granularity::block(group) : Granularity::row(), .scale = scale};
+  if (bits != 2 && bits != 3 && bits != 4 && bits != 8)
+    throw InvalidArgument(fmt::format("narrow has integer schemes of 2, 3, 4 and 8 bits, not of {}", bits));
+  Scheme scheme{.element = asymmetric ? uint_format(bits) : int_format(bits),
+                .granularity = group > 0 ? Granularity::block(group) : Granularity::row(),
+                .scale = scale};
   scheme.asymmetric = asymmetric;
   return scheme;
 }
 
 bool is_grouped_integer(const Scheme& scheme) {
-  return scheme.element.is_integer() && scheme.element.fraction_bits == 0 && scheme.rule == ScaleRule::kLargest && !scheme.has_outer_scale &&
-         scheme.granularity.kind == Granularity::Kind::kRectangle && scheme.granularity.rows == 1;
+  return scheme.element.is_integer() && scheme.element.fraction_bits == 0 && scheme.rule == ScaleRule::kLargest &&
+         !scheme.has_outer_scale && scheme.granularity.kind == Granularity::Kind::kRectangle && scheme.granularity.rows == 1;
 }
 
 Format format_of_scales(DType dtype) { return dtype == DType::kF16 ? kFp16 : dtype == DType::kBf16 ? kBf16 : kFp32; }
@@ -211,8 +223,8 @@ Buffer transposed(const Buffer& elements, std::int64_t rows, std::int64_t cols, 
   Buffer result = Buffer::allocate(elements.size());
   for (std::int64_t row = 0; row < rows; ++row)
     for (std::int64_t col = 0; col < cols; ++col)
-      std::memcpy(result.data() + static_cast<std::size_t>(col * rows + row) * element_bytes, elements.data() + static_cast<std::size_t>(row * cols + col) * element_bytes,
-                  element_bytes);
+      std::memcpy(result.data() + static_cast<std::size_t>(col * rows + row) * element_bytes,
+                  elements.data() + static_cast<std::size_t>(row * cols + col) * element_bytes, element_bytes);
   return result;
 }
 
@@ -221,7 +233,8 @@ Buffer transposed(const Buffer& elements, std::int64_t rows, std::int64_t cols, 
 namespace narrow {
 namespace {
 
-constexpr Ecosystem kEcosystems[] = {Ecosystem::kNarrow, Ecosystem::kCompressedTensors, Ecosystem::kGptq, Ecosystem::kAwq, Ecosystem::kFp8Block};
+constexpr Ecosystem kEcosystems[] = {Ecosystem::kNarrow, Ecosystem::kCompressedTensors, Ecosystem::kGptq, Ecosystem::kAwq,
+                                     Ecosystem::kFp8Block};
 
 }  // namespace
 
@@ -229,11 +242,16 @@ std::span<const Ecosystem> all_ecosystems() { return kEcosystems; }
 
 std::string_view name_of(Ecosystem ecosystem) {
   switch (ecosystem) {
-    case Ecosystem::kNarrow: return "narrow";
-    case Ecosystem::kCompressedTensors: return "ct";
-    case Ecosystem::kGptq: return "gptq";
-    case Ecosystem::kAwq: return "awq";
-    case Ecosystem::kFp8Block: return "fp8-block";
+    case Ecosystem::kNarrow:
+      return "narrow";
+    case Ecosystem::kCompressedTensors:
+      return "ct";
+    case Ecosystem::kGptq:
+      return "gptq";
+    case Ecosystem::kAwq:
+      return "awq";
+    case Ecosystem::kFp8Block:
+      return "fp8-block";
   }
   return "";
 }

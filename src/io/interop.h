@@ -40,7 +40,8 @@ struct ModuleScheme {
 /// The tensors of one module of an open checkpoint. Every failure is a CorruptFile that names the tensor.
 class ModuleReader {
  public:
-  ModuleReader(const Checkpoint& checkpoint, std::string module, const Json& config) : checkpoint_(checkpoint), module_(std::move(module)), config_(config) {}
+  ModuleReader(const Checkpoint& checkpoint, std::string module, const Json& config)
+      : checkpoint_(checkpoint), module_(std::move(module)), config_(config) {}
 
   const std::string& module() const { return module_; }
   const Json& config() const { return config_; }  ///< quantization_config
@@ -61,9 +62,9 @@ class ModuleReader {
 
 struct InteropFormat {
   Ecosystem ecosystem;
-  std::string_view name;          ///< of the command: "ct", "gptq", ...
-  std::string_view quant_method;  ///< in config.json
-  std::string_view mark;          ///< a module M is quantized where a tensor M + mark is
+  std::string_view name;                       ///< of the command: "ct", "gptq", ...
+  std::string_view quant_method;               ///< in config.json
+  std::string_view mark;                       ///< a module M is quantized where a tensor M + mark is
   std::span<const std::string_view> suffixes;  ///< of every tensor that a quantized module may have
 
   /// Why a weight has no place in this format, as the end of a sentence; empty where it has one.

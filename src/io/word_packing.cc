@@ -37,7 +37,8 @@ void check_bits(int bits) {
 }
 
 void check_words(std::size_t given, std::int64_t expected) {
-  if (given != static_cast<std::size_t>(expected)) throw InvalidArgument(fmt::format("{} words are given where the codes take {}", given, expected));
+  if (given != static_cast<std::size_t>(expected))
+    throw InvalidArgument(fmt::format("{} words are given where the codes take {}", given, expected));
 }
 
 void check_codes(const CodeMatrix& matrix, int bits) {
@@ -60,7 +61,9 @@ std::int64_t words_of(std::int64_t count, int bits, WordPacking packing) {
   return packing == WordPacking::kWholeCodes ? (count + in_word - 1) / in_word : (count * bits + 31) / 32;
 }
 
-CodeMatrix make_codes(std::int64_t rows, std::int64_t cols) { return {rows, cols, std::vector<std::uint8_t>(static_cast<std::size_t>(rows * cols))}; }
+CodeMatrix make_codes(std::int64_t rows, std::int64_t cols) {
+  return {rows, cols, std::vector<std::uint8_t>(static_cast<std::size_t>(rows * cols))};
+}
 
 CodeMatrix transposed(const CodeMatrix& matrix) {
   CodeMatrix result = make_codes(matrix.cols, matrix.rows);
@@ -108,7 +111,8 @@ std::vector<std::uint32_t> pack_awq(const CodeMatrix& matrix) {
   check_awq(matrix.cols);
   std::vector<std::uint32_t> words(static_cast<std::size_t>(matrix.rows * matrix.cols / 8));
   for (std::int64_t word = 0; word < matrix.rows * matrix.cols / 8; ++word)
-    for (int i = 0; i < 8; ++i) words[static_cast<std::size_t>(word)] |= std::uint32_t{matrix.codes[static_cast<std::size_t>(8 * word + kAwqOrder[i])]} << (4 * i);
+    for (int i = 0; i < 8; ++i)
+      words[static_cast<std::size_t>(word)] |= std::uint32_t{matrix.codes[static_cast<std::size_t>(8 * word + kAwqOrder[i])]} << (4 * i);
   return words;
 }
 
@@ -118,7 +122,8 @@ CodeMatrix unpack_awq(std::span<const std::uint32_t> words, std::int64_t rows, s
   CodeMatrix matrix = make_codes(rows, cols);
   for (std::int64_t word = 0; word < rows * cols / 8; ++word)
     for (int i = 0; i < 8; ++i)
-      matrix.codes[static_cast<std::size_t>(8 * word + kAwqOrder[i])] = static_cast<std::uint8_t>(words[static_cast<std::size_t>(word)] >> (4 * i) & 15u);
+      matrix.codes[static_cast<std::size_t>(8 * word + kAwqOrder[i])] =
+          static_cast<std::uint8_t>(words[static_cast<std::size_t>(word)] >> (4 * i) & 15u);
   return matrix;
 }
 

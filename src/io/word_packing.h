@@ -28,11 +28,13 @@ CodeMatrix transposed(const CodeMatrix& matrix);
 
 /// Lines along the columns: words [rows, words_of(cols)].
 std::vector<std::uint32_t> pack_along_columns(const CodeMatrix& matrix, int bits, WordPacking packing = WordPacking::kDense);
-CodeMatrix unpack_along_columns(std::span<const std::uint32_t> words, std::int64_t rows, std::int64_t cols, int bits, WordPacking packing = WordPacking::kDense);
+CodeMatrix unpack_along_columns(std::span<const std::uint32_t> words, std::int64_t rows, std::int64_t cols, int bits,
+                                WordPacking packing = WordPacking::kDense);
 
 /// Lines along the rows: words [words_of(rows), cols].
 std::vector<std::uint32_t> pack_along_rows(const CodeMatrix& matrix, int bits, WordPacking packing = WordPacking::kDense);
-CodeMatrix unpack_along_rows(std::span<const std::uint32_t> words, std::int64_t rows, std::int64_t cols, int bits, WordPacking packing = WordPacking::kDense);
+CodeMatrix unpack_along_rows(std::span<const std::uint32_t> words, std::int64_t rows, std::int64_t cols, int bits,
+                             WordPacking packing = WordPacking::kDense);
 
 /// Four bits, eight columns to a word, interleaved as AutoAWQ's GEMM kernel reads them: nibble i holds column 8c + kAwqOrder[i].
 /// The columns are a multiple of 8.

@@ -1,4 +1,5 @@
-/// export_checkpoint, convert_checkpoint, verify_as: tensor by tensor into the files of another ecosystem, then read back by its own reader.
+/// export_checkpoint, convert_checkpoint, verify_as: tensor by tensor into the files of another ecosystem, then read back by its own
+/// reader.
 
 #include <algorithm>
 #include <chrono>
@@ -43,9 +44,11 @@ std::string module_of(std::string_view name) { return std::string(name.substr(0,
 /// The tensors of an item in the target's files, without bytes.
 std::vector<io::StoredBytes> parts_of(Ecosystem target, const Item& item) {
   if (!item.scheme) return {{item.name, item.dtype, item.shape}};
-  if (target != Ecosystem::kNarrow) return io::interop_format(target).parts(module_of(item.name), *item.scheme, item.shape, item.is_ordered);
+  if (target != Ecosystem::kNarrow)
+    return io::interop_format(target).parts(module_of(item.name), *item.scheme, item.shape, item.is_ordered);
   std::vector<io::StoredBytes> parts;
-  for (const io::StoredPart& part : io::stored_parts(item.name, *item.scheme, item.shape)) parts.push_back({part.name, part.dtype, part.shape});
+  for (const io::StoredPart& part : io::stored_parts(item.name, *item.scheme, item.shape))
+    parts.push_back({part.name, part.dtype, part.shape});
   return parts;
 }
 
@@ -53,9 +56,15 @@ void pack_for_narrow(const Item& item, const io::InteropTensor& tensor, std::vec
   const std::vector<io::StoredPart> kinds = io::stored_parts(item.name, *item.scheme, item.shape);
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     switch (kinds[i].part) {
-      case io::Part::kCodes: parts[i].bytes = tensor.q.codes; break;
-      case io::Part::kScales: parts[i].bytes = tensor.q.scales; break;
-      case io::Part::kZeroPoints: parts[i].bytes = tensor.q.zero_points; break;
+      case io::Part::kCodes:
+        parts[i].bytes = tensor.q.codes;
+        break;
+      case io::Part::kScales:
+        parts[i].bytes = tensor.q.scales;
+        break;
+      case io::Part::kZeroPoints:
+        parts[i].bytes = tensor.q.zero_points;
+        break;
       case io::Part::kOuterScale:
         parts[i].bytes = Buffer::allocate(sizeof(float));
         *parts[i].bytes.as<float>() = tensor.q.outer_scale;
@@ -89,7 +98,9 @@ std::string refusal(Ecosystem target, const Item& item, const Scheme& scheme, bo
 
 class PlainSource : public Source {
  public:
-  PlainSource(const Checkpoint& input, const Recipe& recipe, Ecosystem target) : input_(input), recipe_(recipe), target_(target) { check_not_quantized(input); }
+  PlainSource(const Checkpoint& input, const Recipe& recipe, Ecosystem target) : input_(input), recipe_(recipe), target_(target) {
+    check_not_quantized(input);
+  }
 
   std::vector<Item> items() override {
     const RecipeMatcher matcher(recipe_);
@@ -99,7 +110,8 @@ class PlainSource : public Source {
       const RecipeMatcher::Decision decision = matcher.decide(info.name, info.dtype, info.shape);
       if (decision.fate == Fate::kQuantize) {
         item.scheme = target_ == Ecosystem::kNarrow ? decision.scheme : io::interop_format(target_).adapted(decision.scheme);
-        if (const std::string why = refusal(target_, item, *item.scheme, false); !why.empty()) refuse(target_, item.name, decision.scheme, why);
+        if (const std::string why = refusal(target_, item, *item.scheme, false); !why.empty())
+          refuse(target_, item.name, decision.scheme, why);
       }
       items.push_back(std::move(item));
     }
@@ -110,7 +122,8 @@ class PlainSource : public Source {
     const Tensor x = input_.tensor(item.name);
     try {
       QuantizedTensor q = quantize(x, *item.scheme, recipe_.options);
-      if (target_ != Ecosystem::kCompressedTensors || !item.scheme->has_outer_scale || q.outer_scale == io::reciprocal_twice(q.outer_scale)) return {std::move(q)};
+      if (target_ != Ecosystem::kCompressedTensors || !item.scheme->has_outer_scale || q.outer_scale == io::reciprocal_twice(q.outer_scale))
+        return {std::move(q)};
       QuantizeOptions options = recipe_.options;
       options.outer_scale = io::reciprocal_twice(q.outer_scale);
       return {quantize(x, *item.scheme, options)};
@@ -132,7 +145,8 @@ class QuantizedSource : public Source {
  public:
   QuantizedSource(const Checkpoint& input, Ecosystem target) : input_(input), reader_(io::InteropReader::open(input)), target_(target) {
     const std::optional<Ecosystem> found = ecosystem_of(input);
-    if (!found) throw InvalidArgument(fmt::format("{} is not quantized; quantize it with --export {}", input.directory().string(), name_of(target)));
+    if (!found)
+      throw InvalidArgument(fmt::format("{} is not quantized; quantize it with --export {}", input.directory().string(), name_of(target)));
   }
 
   std::vector<Item> items() override {
@@ -145,7 +159,10 @@ class QuantizedSource : public Source {
         continue;
       }
       const io::InteropTensor tensor = original(name);
-      Item item{.name = name, .file = reader_ ? reader_->file_of(name) : input_.stored(name + ".codes").file, .is_ordered = !tensor.order.empty(), .shape = tensor.q.shape};
+      Item item{.name = name,
+                .file = reader_ ? reader_->file_of(name) : input_.stored(name + ".codes").file,
+                .is_ordered = !tensor.order.empty(),
+                .shape = tensor.q.shape};
       item.dtype = reader_ ? model_dtype() : input_.dtype(name);
       item.bytes = tensor.q.byte_size() + tensor.order.size() * sizeof(std::int32_t);
       decide(item, tensor);
@@ -162,8 +179,10 @@ class QuantizedSource : public Source {
         if (!keeps_outer) same->q.outer_scale = io::reciprocal_twice(same->q.outer_scale);
         return std::move(*same);
       }
-    if (item.is_ordered) throw InvalidArgument(fmt::format("{}: the scales of {} do not fit {} and its columns have an order of their own; dequantize it first", name_of(target_),
-                                                           io::in_quotes(item.name), name_of(item.scheme->scale)));
+    if (item.is_ordered)
+      throw InvalidArgument(
+          fmt::format("{}: the scales of {} do not fit {} and its columns have an order of their own; dequantize it first",
+                      name_of(target_), io::in_quotes(item.name), name_of(item.scheme->scale)));
     return {quantize(values_of(tensor), *item.scheme)};
   }
 
@@ -171,7 +190,9 @@ class QuantizedSource : public Source {
   bool is_exact(const Item& item, const io::InteropTensor& written) override { return holds_the_same(original(item.name), written); }
 
  private:
-  io::InteropTensor original(const std::string& name) const { return reader_ ? reader_->read(name) : io::InteropTensor{input_.quantized(name)}; }
+  io::InteropTensor original(const std::string& name) const {
+    return reader_ ? reader_->read(name) : io::InteropTensor{input_.quantized(name)};
+  }
 
   /// As it is; else with the target's scales; else without its order.
   void decide(Item& item, const io::InteropTensor& tensor) const {
@@ -200,13 +221,15 @@ class QuantizedSource : public Source {
 /// One run: files, side files, reading back.
 class Run {
  public:
-  Run(const Checkpoint& input, const fs::path& input_path, const fs::path& output, Source& source, Ecosystem target, const ProgressCallback& progress)
+  Run(const Checkpoint& input, const fs::path& input_path, const fs::path& output, Source& source, Ecosystem target,
+      const ProgressCallback& progress)
       : input_(input), source_(source), target_(target), progress_(progress), items_(source.items()) {
     std::map<std::string, std::vector<TensorInfo>> by_file;
     for (const std::string& file : input.tensor_files()) by_file[file];
     for (const Item& item : items_) {
       report_.bytes_before += item.bytes;
-      for (const io::StoredBytes& part : parts_of(target, item)) by_file[item.file].push_back({.name = part.name, .dtype = part.dtype, .shape = part.shape});
+      for (const io::StoredBytes& part : parts_of(target, item))
+        by_file[item.file].push_back({.name = part.name, .dtype = part.dtype, .shape = part.shape});
     }
     std::uint64_t needed = side_file_bytes(input) + (std::uint64_t{1} << 20) + 1024 * items_.size();
     for (auto& [file, infos] : by_file) {
@@ -259,7 +282,8 @@ class Run {
         }
         if (target_ == Ecosystem::kNarrow) entry.source_hash = hash_of_values(item);
       } else {
-        entry.source_hash = stream_tensor(input_, input_.stored(item.name), [&](std::span<const std::byte> bytes) { writer.append(item.name, bytes); });
+        entry.source_hash =
+            stream_tensor(input_, input_.stored(item.name), [&](std::span<const std::byte> bytes) { writer.append(item.name, bytes); });
         entry.stored[item.name] = {file.name, entry.source_hash};
       }
       tell(item, Stage::kWritten, {});
@@ -283,7 +307,8 @@ class Run {
       if (manifest_.side_files.erase(std::string(name)) > 0) fs::remove(place / name);
     if (target_ == Ecosystem::kGptq) io::write_text(place / kOtherSettings[0], quantization_.dump(2) + "\n", io::Names::kLeftToDirectory);
     manifest_.narrow_version = io::library_version();
-    if (target_ == Ecosystem::kNarrow) io::write_text(place / io::kManifestFile, io::print_manifest(manifest_), io::Names::kLeftToDirectory);
+    if (target_ == Ecosystem::kNarrow)
+      io::write_text(place / io::kManifestFile, io::print_manifest(manifest_), io::Names::kLeftToDirectory);
   }
 
   /// By the reader that anyone would use; the files have no names of their own yet.
@@ -292,7 +317,9 @@ class Run {
     const std::optional<io::InteropReader> reader = io::InteropReader::open(written);
     for (const Item& item : items_) {
       if (!item.scheme) {
-        if (stream_tensor(written, written.stored(item.name), [](std::span<const std::byte>) {}) != manifest_.tensors.at(item.name).source_hash) changed(item);
+        if (stream_tensor(written, written.stored(item.name), [](std::span<const std::byte>) {}) !=
+            manifest_.tensors.at(item.name).source_hash)
+          changed(item);
         ++report_.copied;
         tell(item, Stage::kVerified, {});
         continue;
@@ -328,7 +355,8 @@ class Run {
 
 }  // namespace
 
-InteropReport export_checkpoint(const fs::path& input, const fs::path& output, const Recipe& recipe, Ecosystem target, const ProgressCallback& progress) {
+InteropReport export_checkpoint(const fs::path& input, const fs::path& output, const Recipe& recipe, Ecosystem target,
+                                const ProgressCallback& progress) {
   const Checkpoint checkpoint = open_checkpoint(input);
   PlainSource source(checkpoint, recipe, target);
   return Run(checkpoint, input, output, source, target, progress).execute(output);
@@ -346,7 +374,8 @@ VerifyReport verify_as(const fs::path& path, Ecosystem ecosystem) {
   VerifyReport report;
   const std::optional<io::InteropReader> reader = io::InteropReader::open(checkpoint);
   if (!reader || reader->format().ecosystem != ecosystem) {
-    report.problems.push_back(fmt::format("{}: its config.json does not say quant_method {}", checkpoint.directory().string(), io::in_quotes(io::interop_format(ecosystem).quant_method)));
+    report.problems.push_back(fmt::format("{}: its config.json does not say quant_method {}", checkpoint.directory().string(),
+                                          io::in_quotes(io::interop_format(ecosystem).quant_method)));
     return report;
   }
   for (const TensorInfo& info : checkpoint.stored()) report.bytes += static_cast<std::int64_t>(info.byte_size());

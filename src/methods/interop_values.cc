@@ -10,7 +10,9 @@ namespace {
 
 bool same_bytes(const Buffer& a, const Buffer& b) { return std::ranges::equal(a.bytes(), b.bytes()); }
 
-float scale_at(const QuantizedTensor& q, std::int64_t cell) { return decode(q.scheme.scale, load_scale_code(q.scales.data(), q.scheme.scale, cell)); }
+float scale_at(const QuantizedTensor& q, std::int64_t cell) {
+  return decode(q.scheme.scale, load_scale_code(q.scales.data(), q.scheme.scale, cell));
+}
 
 }  // namespace
 
@@ -25,7 +27,8 @@ Tensor values_of(const io::InteropTensor& tensor) {
   for (std::int64_t row = 0; row < rows; ++row)
     for (std::int64_t col = 0; col < cols; ++col) {
       const std::int64_t cell = grid.grid_row(row) * grid.cols + tensor.order[static_cast<std::size_t>(col)];
-      const float code = decode(q.scheme.element, read_code(q.codes.as<std::uint8_t>() + static_cast<std::size_t>(row) * q.row_bytes(), col, bits));
+      const float code =
+          decode(q.scheme.element, read_code(q.codes.as<std::uint8_t>() + static_cast<std::size_t>(row) * q.row_bytes(), col, bits));
       const float zero = q.scheme.asymmetric ? static_cast<float>(q.zero_points.as<std::uint8_t>()[cell]) : 0.0f;
       values.as<float>()[row * cols + col] = scale_at(q, cell) * (code - zero);
     }

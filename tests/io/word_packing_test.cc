@@ -23,7 +23,8 @@ TEST(WordPacking, GoldenWords) {
   // compressed-tensors: int4 codes -8..7 and int3 codes i % 8 - 4, stored with their offset.
   EXPECT_EQ(pack_along_columns(counting(1, 16, 16), 4), (Words{0x76543210u, 0xfedcba98u}));
   EXPECT_EQ(pack_along_columns(counting(1, 32, 8), 3), (Words{0x88fac688u, 0xc688fac6u, 0xfac688fau}));
-  EXPECT_EQ(pack_along_columns(counting(1, 32, 8), 3, WordPacking::kWholeCodes), (Words{0x08fac688u, 0x1a23eb1au, 0x2c688facu, 0x0000003eu}));
+  EXPECT_EQ(pack_along_columns(counting(1, 32, 8), 3, WordPacking::kWholeCodes),
+            (Words{0x08fac688u, 0x1a23eb1au, 0x2c688facu, 0x0000003eu}));
   // GPTQ packs along k, the rows of the transposed weight.
   EXPECT_EQ(pack_along_rows(counting(8, 1, 8), 4), (Words{0x76543210u}));
   EXPECT_EQ(pack_along_rows(counting(32, 1, 8), 3), (Words{0x88fac688u, 0xc688fac6u, 0xfac688fau}));

@@ -16,7 +16,8 @@ namespace fs = std::filesystem;
 
 std::map<std::string, std::string> contents(const fs::path& directory) {
   std::map<std::string, std::string> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) files[entry.path().filename().string()] = test::read_bytes(entry.path());
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
+    files[entry.path().filename().string()] = test::read_bytes(entry.path());
   return files;
 }
 
@@ -24,7 +25,9 @@ std::map<std::string, std::string> contents(const fs::path& directory) {
 std::map<std::string, Tensor> regular_model() {
   std::map<std::string, Tensor> tensors;
   unsigned seed = 7;
-  const auto add = [&](const std::string& name, Shape shape) { tensors.emplace(name, test::random_values(DType::kBf16, std::move(shape), seed++)); };
+  const auto add = [&](const std::string& name, Shape shape) {
+    tensors.emplace(name, test::random_values(DType::kBf16, std::move(shape), seed++));
+  };
   add("model.embed_tokens.weight", {64, 128});
   for (const char* layer : {"model.layers.0.", "model.layers.1."}) {
     add(std::string(layer) + "self_attn.q_proj.weight", {128, 128});
@@ -43,16 +46,35 @@ struct Case {
 };
 
 const Case kCases[] = {
-    {Ecosystem::kCompressedTensors, "int2:block32"}, {Ecosystem::kCompressedTensors, "int3:block128:asym"}, {Ecosystem::kCompressedTensors, "int3:row:scale=bf16"},
-    {Ecosystem::kCompressedTensors, "int4:block128:scale=bf16"}, {Ecosystem::kCompressedTensors, "int4:block32:asym:scale=fp16"},
-    {Ecosystem::kCompressedTensors, "int4:row"}, {Ecosystem::kCompressedTensors, "int8:block64"}, {Ecosystem::kCompressedTensors, "int8:row"},
-    {Ecosystem::kCompressedTensors, "int8:tensor"}, {Ecosystem::kCompressedTensors, "int8:row:asym"}, {Ecosystem::kCompressedTensors, "fp8_e4m3:row"},
-    {Ecosystem::kCompressedTensors, "fp8_e4m3:tensor"}, {Ecosystem::kCompressedTensors, "fp8_e4m3:128x128"}, {Ecosystem::kCompressedTensors, "nvfp4"},
-    {Ecosystem::kCompressedTensors, "mxfp4"}, {Ecosystem::kCompressedTensors, "mxfp8_e4m3"},
-    {Ecosystem::kGptq, "int2:block64"}, {Ecosystem::kGptq, "int3:block128"}, {Ecosystem::kGptq, "int3:block32:asym"}, {Ecosystem::kGptq, "int4:block128"},
-    {Ecosystem::kGptq, "int4:row"}, {Ecosystem::kGptq, "int4:block128:asym"}, {Ecosystem::kGptq, "int8:block128"}, {Ecosystem::kGptq, "int8:row:asym"},
-    {Ecosystem::kAwq, "int4:block128"}, {Ecosystem::kAwq, "int4:block32:asym"}, {Ecosystem::kAwq, "int4:row"},
-    {Ecosystem::kFp8Block, "fp8_e4m3:128x128"}, {Ecosystem::kFp8Block, "fp8_e4m3:64x64"},
+    {Ecosystem::kCompressedTensors, "int2:block32"},
+    {Ecosystem::kCompressedTensors, "int3:block128:asym"},
+    {Ecosystem::kCompressedTensors, "int3:row:scale=bf16"},
+    {Ecosystem::kCompressedTensors, "int4:block128:scale=bf16"},
+    {Ecosystem::kCompressedTensors, "int4:block32:asym:scale=fp16"},
+    {Ecosystem::kCompressedTensors, "int4:row"},
+    {Ecosystem::kCompressedTensors, "int8:block64"},
+    {Ecosystem::kCompressedTensors, "int8:row"},
+    {Ecosystem::kCompressedTensors, "int8:tensor"},
+    {Ecosystem::kCompressedTensors, "int8:row:asym"},
+    {Ecosystem::kCompressedTensors, "fp8_e4m3:row"},
+    {Ecosystem::kCompressedTensors, "fp8_e4m3:tensor"},
+    {Ecosystem::kCompressedTensors, "fp8_e4m3:128x128"},
+    {Ecosystem::kCompressedTensors, "nvfp4"},
+    {Ecosystem::kCompressedTensors, "mxfp4"},
+    {Ecosystem::kCompressedTensors, "mxfp8_e4m3"},
+    {Ecosystem::kGptq, "int2:block64"},
+    {Ecosystem::kGptq, "int3:block128"},
+    {Ecosystem::kGptq, "int3:block32:asym"},
+    {Ecosystem::kGptq, "int4:block128"},
+    {Ecosystem::kGptq, "int4:row"},
+    {Ecosystem::kGptq, "int4:block128:asym"},
+    {Ecosystem::kGptq, "int8:block128"},
+    {Ecosystem::kGptq, "int8:row:asym"},
+    {Ecosystem::kAwq, "int4:block128"},
+    {Ecosystem::kAwq, "int4:block32:asym"},
+    {Ecosystem::kAwq, "int4:row"},
+    {Ecosystem::kFp8Block, "fp8_e4m3:128x128"},
+    {Ecosystem::kFp8Block, "fp8_e4m3:64x64"},
 };
 
 class ConvertTest : public testing::Test {
@@ -135,7 +157,8 @@ TEST_F(ConvertTest, ScalesThatDoNotFitAreRequantizedAndSaidSo) {
 TEST_F(ConvertTest, NarrowsOwnFormConvertsBothWays) {
   quantize_checkpoint(place_ / "in", place_ / "own", {.scheme = Scheme::parse("int4:block128:asym:scale=fp16")});
   for (const TensorProof& proof : convert_checkpoint(place_ / "own", place_ / "awq", Ecosystem::kAwq).tensors) EXPECT_TRUE(proof.is_exact);
-  for (const TensorProof& proof : convert_checkpoint(place_ / "awq", place_ / "back", Ecosystem::kNarrow).tensors) EXPECT_TRUE(proof.is_exact);
+  for (const TensorProof& proof : convert_checkpoint(place_ / "awq", place_ / "back", Ecosystem::kNarrow).tensors)
+    EXPECT_TRUE(proof.is_exact);
   EXPECT_TRUE(verify_checkpoint(place_ / "back").problems.empty());
   EXPECT_EQ(contents(place_ / "own")["model-00001-of-00002.safetensors"], contents(place_ / "back")["model-00001-of-00002.safetensors"]);
 }
@@ -175,7 +198,8 @@ void write_ordered(const fs::path& directory, const char* format) {
   const Scheme scheme = Scheme::parse("int4:block32:asym:scale=fp16");
   io::InteropTensor tensor{quantize(test::random_values(DType::kF32, {n, k}, 11), scheme)};
   for (std::int32_t i = 0; i < k; ++i) tensor.order.push_back(i * 5 % 4);
-  const io::Json config{{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}, {"sym", false}, {"desc_act", true}, {"checkpoint_format", format}};
+  const io::Json config{{"quant_method", "gptq"}, {"bits", 4},        {"group_size", 32},
+                        {"sym", false},           {"desc_act", true}, {"checkpoint_format", format}};
   const io::InteropFormat& gptq = io::interop_format(Ecosystem::kGptq);
   std::vector<io::StoredBytes> parts = gptq.parts("model.layers.0.up_proj", scheme, {n, k}, true);
   gptq.pack(tensor, config, parts);
@@ -222,8 +246,10 @@ TEST_F(ConvertTest, WordsOfWholeCodesAreRead) {
     std::copy(values.begin(), values.end(), tensor.as<std::uint32_t>());
     return tensor;
   };
-  tensors.emplace(module + ".weight_packed", words(io::pack_along_columns(io::unsigned_codes(expected.q), 3, io::WordPacking::kWholeCodes), {128, 26}));
-  tensors.emplace(module + ".weight_zero_point", words(io::pack_along_rows(io::zero_points_of(expected.q), 3, io::WordPacking::kWholeCodes), {13, 2}));
+  tensors.emplace(module + ".weight_packed",
+                  words(io::pack_along_columns(io::unsigned_codes(expected.q), 3, io::WordPacking::kWholeCodes), {128, 26}));
+  tensors.emplace(module + ".weight_zero_point",
+                  words(io::pack_along_rows(io::zero_points_of(expected.q), 3, io::WordPacking::kWholeCodes), {13, 2}));
   fs::create_directories(place_ / "whole");
   write_safetensors(place_ / "whole" / "model.safetensors", tensors);
   test::write_bytes(place_ / "whole" / "config.json", dense.config());
@@ -232,9 +258,16 @@ TEST_F(ConvertTest, WordsOfWholeCodesAreRead) {
 }
 
 TEST_F(ConvertTest, SchemesWithoutAPlaceAreRefusedInOneSentence) {
-  const Case refused[] = {{Ecosystem::kGptq, "fp8_e4m3:row"}, {Ecosystem::kGptq, "int4:tensor"}, {Ecosystem::kAwq, "int8:block128"}, {Ecosystem::kAwq, "nvfp4"},
-                          {Ecosystem::kFp8Block, "fp8_e4m3:row"}, {Ecosystem::kFp8Block, "fp8_e5m2:128x128"}, {Ecosystem::kCompressedTensors, "fp6_e3m2:row"},
-                          {Ecosystem::kCompressedTensors, "int4:tensor"}, {Ecosystem::kCompressedTensors, "msfp12"}, {Ecosystem::kCompressedTensors, "int4:block96"}};
+  const Case refused[] = {{Ecosystem::kGptq, "fp8_e4m3:row"},
+                          {Ecosystem::kGptq, "int4:tensor"},
+                          {Ecosystem::kAwq, "int8:block128"},
+                          {Ecosystem::kAwq, "nvfp4"},
+                          {Ecosystem::kFp8Block, "fp8_e4m3:row"},
+                          {Ecosystem::kFp8Block, "fp8_e5m2:128x128"},
+                          {Ecosystem::kCompressedTensors, "fp6_e3m2:row"},
+                          {Ecosystem::kCompressedTensors, "int4:tensor"},
+                          {Ecosystem::kCompressedTensors, "msfp12"},
+                          {Ecosystem::kCompressedTensors, "int4:block96"}};
   for (const Case& c : refused) {
     try {
       export_to(c, "out");

@@ -7,6 +7,9 @@
 #include "commands.h"
 #include "interop_report.h"
 #include "narrow/interop.h"
+#include "report/json.h"
+#include "report/numbers.h"
+#include "report/table.h"
 
 namespace narrow::command {
 namespace {
@@ -15,7 +18,42 @@ struct ConvertOptions {
   std::string input, output, target;
 };
 
+/// gguf or gguf:TYPE.
+constexpr std::string_view kGguf = "gguf";
+
+void run_gguf(Context& context, const ConvertOptions& options) {
+  const std::string type = options.target.size() > kGguf.size() ? options.target.substr(kGguf.size() + 1) : "q8_0";
+  catch_interrupts();
+  GgufReport report;
+  {
+    report::Progress progress(stderr, context.progress_mode(), context.err, "convert", 0);
+    report = export_gguf(options.input, options.output, type, [&](const TensorProgress& tensor) {
+      throw_if_interrupted();
+      progress.update(tensor.name, tensor.stage == Stage::kVerified ? "verified" : "written", tensor.bytes_done, tensor.bytes_total);
+    });
+  }
+  report::Json tensors = report::Json::array();
+  report::Table table({{"tensors", report::Align::kLeft, true}, {"type"}, {"SQNR", report::Align::kRight}});
+  for (const GgufTensorReport& tensor : report.tensors) {
+    report::Json object{{"name", tensor.name}, {"type", tensor.type}};
+    object.update(report::error_object(tensor.error));
+    tensors.push_back(std::move(object));
+    table.add({tensor.name, tensor.type, report::decibel_text(tensor.error.sqnr_db)});
+  }
+  context.answer({{"input", options.input},
+                  {"output", options.output},
+                  {"form", options.target},
+                  {"bytes", report.bytes},
+                  {"seconds", report.seconds},
+                  {"tensors", tensors}});
+  context.print(table.render(context.out) + "\n");
+  context.print(fmt::format("{}  {} tensors, {}, written and read back in {}\n",
+                            report::painted(context.out, report::Paint::kGood, options.output), report.tensors.size(),
+                            report::bytes_text(report.bytes), report::duration_text(report.seconds)));
+}
+
 void run_convert(Context& context, const ConvertOptions& options) {
+  if (options.target == kGguf || options.target.starts_with("gguf:")) return run_gguf(context, options);
   const Ecosystem target = parse_ecosystem(options.target);
   catch_interrupts();
   InteropReport report;
@@ -34,12 +72,22 @@ void run_convert(Context& context, const ConvertOptions& options) {
 void add_convert(CLI::App& app, Context& context) {
   auto options = std::make_shared<ConvertOptions>();
   CLI::App* command = add_command(app, "convert", "Write a quantized checkpoint in another ecosystem's form",
-                                  "  narrow convert gptq-model/ ct-model/ --to ct\n\n"
+                                  "  narrow convert gptq-model/ ct-model/ --to ct\n"
+                                  "  narrow convert llama/ llama.gguf --to gguf:q4_k\n\n"
                                   "Each weight keeps its codes where the target has a place for them; where it has not, the weight\n"
                                   "is quantized again and its error is told. OUT appears when it is complete and read back.\n");
-  command->add_option("IN", options->input, "A checkpoint of narrow, compressed-tensors, GPTQ, AWQ, or with fp8 blocks")->type_name("")->required();
-  command->add_option("OUT", options->output, "The directory to write; it must not exist, or be empty")->type_name("")->required();
-  command->add_option("--to", options->target, "narrow, ct, gptq, awq, fp8-block")->type_name("FORM")->required();
+  command
+      ->add_option("IN", options->input, "A checkpoint of narrow, compressed-tensors, GPTQ, AWQ, or with fp8 blocks; for gguf a plain one")
+      ->type_name("")
+      ->required();
+  command->add_option("OUT", options->output, "The directory (for gguf the file) to write; it must not be there")
+      ->type_name("")
+      ->required();
+  command
+      ->add_option("--to", options->target,
+                   "narrow, ct, gptq, awq, fp8-block, or gguf[:TYPE] with a type of ggml such as q8_0, q4_0, q4_k, mxfp4")
+      ->type_name("FORM")
+      ->required();
   command->callback([&context, options] { context.run = [&context, options] { run_convert(context, *options); }; });
 }
 

@@ -25,25 +25,37 @@ void print_interop_report(Context& context, const std::string& input, const std:
     tensors.push_back(std::move(object));
     exact += tensor.is_exact ? 1 : 0;
   }
-  context.answer({{"input", input}, {"output", output}, {"form", std::string(name_of(report.target))}, {"quantized", report.tensors.size()}, {"exact", exact},
-                  {"copied", report.copied}, {"bytes_before", report.bytes_before}, {"bytes_after", report.bytes_after}, {"seconds", report.seconds}, {"tensors", tensors}});
+  context.answer({{"input", input},
+                  {"output", output},
+                  {"form", std::string(name_of(report.target))},
+                  {"quantized", report.tensors.size()},
+                  {"exact", exact},
+                  {"copied", report.copied},
+                  {"bytes_before", report.bytes_before},
+                  {"bytes_after", report.bytes_after},
+                  {"seconds", report.seconds},
+                  {"tensors", tensors}});
 
   std::vector<TensorProof> shown = report.tensors;
   if (proof == Proof::kWorst) {
-    std::stable_sort(shown.begin(), shown.end(), [](const TensorProof& a, const TensorProof& b) { return a.error.sqnr_db < b.error.sqnr_db; });
+    std::stable_sort(shown.begin(), shown.end(),
+                     [](const TensorProof& a, const TensorProof& b) { return a.error.sqnr_db < b.error.sqnr_db; });
     shown.resize(std::min(shown.size(), kWorstShown));
   }
-  report::Table table({{proof == Proof::kShown ? "weights" : "worst tensors", Align::kLeft, true}, {"scheme"}, {proof == Proof::kShown ? "codes" : "SQNR", Align::kRight}});
+  report::Table table({{proof == Proof::kShown ? "weights" : "worst tensors", Align::kLeft, true},
+                       {"scheme"},
+                       {proof == Proof::kShown ? "codes" : "SQNR", Align::kRight}});
   for (const TensorProof& tensor : shown)
     table.add({tensor.name, tensor.scheme.to_string(),
-               tensor.is_exact            ? std::string("code-exact")
+               tensor.is_exact          ? std::string("code-exact")
                : proof == Proof::kShown ? fmt::format("requantized, {}", report::decibel_text(tensor.error.sqnr_db))
-                                          : report::decibel_text(tensor.error.sqnr_db)});
+                                        : report::decibel_text(tensor.error.sqnr_db)});
   if (table.row_count() > 0) context.print(table.render(context.out) + "\n");
-  context.print(fmt::format("{}  {} weights as {}{}, {} other tensors as they are\n", report::painted(context.out, report::Paint::kGood, output), report.tensors.size(),
-                            name_of(report.target), proof == Proof::kShown ? fmt::format(", {} of them code-exact", exact) : std::string(), report.copied));
-  context.print(fmt::format("{} -> {}, written and read back in {}\n", report::bytes_text(report.bytes_before), report::bytes_text(report.bytes_after),
-                            report::duration_text(report.seconds)));
+  context.print(fmt::format("{}  {} weights as {}{}, {} other tensors as they are\n",
+                            report::painted(context.out, report::Paint::kGood, output), report.tensors.size(), name_of(report.target),
+                            proof == Proof::kShown ? fmt::format(", {} of them code-exact", exact) : std::string(), report.copied));
+  context.print(fmt::format("{} -> {}, written and read back in {}\n", report::bytes_text(report.bytes_before),
+                            report::bytes_text(report.bytes_after), report::duration_text(report.seconds)));
 }
 
 }  // namespace narrow::command

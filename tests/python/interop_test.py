@@ -1,0 +1,142 @@
+"""What narrow writes for other runtimes, read by their Python packages or by the formats' own equations in numpy."""
+import json
+import pathlib
+import subprocess
+
+import ml_dtypes  # noqa: F401  (bfloat16 and float8 for numpy)
+import numpy as np
+import pytest
+
+safetensors_numpy = pytest.importorskip("safetensors.numpy")
+
+MODEL = pathlib.Path(__file__).resolve().parents[2] / "examples" / "docs-llama-13m"
+MODULE = "model.layers.3.mlp.down_proj"
+ATTENTION = "model.layers.3.self_attn.k_proj"
+
+
+def narrow(bin_dir, *arguments):
+    tool = bin_dir / "narrow"
+    if not tool.exists():
+        pytest.skip(f"{tool} is not built")
+    return subprocess.run([tool, "--quiet", *map(str, arguments)], check=True, capture_output=True, text=True)
+
+
+def tensors_of(directory):
+    result = {}
+    for path in sorted(directory.glob("*.safetensors")):
+        result.update(safetensors_numpy.load_file(path))
+    return result
+
+
+def config_of(directory):
+    return json.loads((directory / "config.json").read_text())["quantization_config"]
+
+
+def exported(bin_dir, tmp_path, form, scheme):
+    """The directory, its tensors, and the values that narrow itself reads from it."""
+    narrow(bin_dir, "quantize", MODEL, tmp_path / form, scheme, "--export", form)
+    narrow(bin_dir, "convert", tmp_path / form, tmp_path / "own", "--to", "narrow")
+    narrow(bin_dir, "dequantize", tmp_path / "own", tmp_path / "plain", "--dtype", "fp32")
+    return tensors_of(tmp_path / form), config_of(tmp_path / form), tensors_of(tmp_path / "plain")
+
+
+def bit_stream(words, count, bits):
+    """Codes of a dense LSB-first stream along the last axis of 32-bit words."""
+    raw = np.ascontiguousarray(words).view(np.uint8).reshape(*words.shape[:-1], -1)
+    stream = np.unpackbits(raw, axis=-1, bitorder="little")[..., : count * bits]
+    return (stream.reshape(*words.shape[:-1], count, bits).astype(np.int64) << np.arange(bits)).sum(-1)
+
+
+@pytest.mark.parametrize("scheme", ["int4:block128", "int4:block64:asym", "int3:block128", "int8:row", "int2:block32:asym"])
+def test_gptq_dequantizes_by_its_equation(bin_dir, tmp_path, scheme):
+    tensors, config, plain = exported(bin_dir, tmp_path, "gptq", scheme)
+    bits = config["bits"]
+    for module in (MODULE, ATTENTION):
+        scales, g_idx = tensors[f"{module}.scales"].astype(np.float32), tensors[f"{module}.g_idx"]
+        groups, n = scales.shape
+        codes = bit_stream(tensors[f"{module}.qweight"].T, len(g_idx), bits).T
+        zeros = bit_stream(tensors[f"{module}.qzeros"], n, bits)
+        if config["checkpoint_format"] == "gptq":
+            zeros = (zeros + 1) & (2**bits - 1)
+        weight = (scales[g_idx] * (codes - zeros[g_idx]).astype(np.float32)).T
+        np.testing.assert_array_equal(weight, plain[f"{module}.weight"])
+    assert json.loads((tmp_path / "gptq" / "quantize_config.json").read_text()) == config
+
+
+@pytest.mark.parametrize("scheme", ["int4:block128", "int4:block64:asym"])
+def test_awq_dequantizes_by_its_equation(bin_dir, tmp_path, scheme):
+    tensors, config, plain = exported(bin_dir, tmp_path, "awq", scheme)
+
+    def unpack(words):
+        nibbles = np.stack([(words.view(np.uint32) >> (4 * i)) & 15 for i in range(8)], axis=-1)
+        return nibbles[..., [0, 4, 1, 5, 2, 6, 3, 7]].reshape(words.shape[0], -1).astype(np.int64)
+
+    for module in (MODULE, ATTENTION):
+        group = np.arange(tensors[f"{module}.qweight"].shape[0]) // config["group_size"]
+        difference = unpack(tensors[f"{module}.qweight"]) - unpack(tensors[f"{module}.qzeros"])[group]
+        weight = (tensors[f"{module}.scales"].astype(np.float32)[group] * difference.astype(np.float32)).T
+        np.testing.assert_array_equal(weight, plain[f"{module}.weight"])
+
+
+@pytest.mark.parametrize("scheme", ["int4:block128:scale=bf16", "int3:block128:asym", "int8:block64"])
+def test_packed_compressed_tensors_dequantize_by_their_equation(bin_dir, tmp_path, scheme):
+    tensors, config, plain = exported(bin_dir, tmp_path, "ct", scheme)
+    arguments = config["config_groups"]["group_0"]["weights"]
+    bits = arguments["num_bits"]
+    for module in (MODULE, ATTENTION):
+        n, k = tensors[f"{module}.weight_shape"]
+        codes = bit_stream(tensors[f"{module}.weight_packed"], k, bits) - 2 ** (bits - 1)
+        zeros = np.zeros((n, 1), np.int64)
+        if not arguments["symmetric"]:
+            zeros = bit_stream(tensors[f"{module}.weight_zero_point"].T, n, bits).T - 2 ** (bits - 1)
+            zeros = np.repeat(zeros, arguments["group_size"], axis=1)
+        scales = np.repeat(tensors[f"{module}.weight_scale"].astype(np.float32), arguments["group_size"], axis=1)
+        np.testing.assert_array_equal(scales * (codes - zeros).astype(np.float32), plain[f"{module}.weight"])
+
+
+def test_fp8_blocks_dequantize_by_their_equation(bin_dir, tmp_path):
+    tensors, config, plain = exported(bin_dir, tmp_path, "fp8-block", "fp8_e4m3:128x128")
+    assert config["weight_block_size"] == [128, 128]
+    for module in (MODULE, ATTENTION):
+        codes = tensors[f"{module}.weight"].astype(np.float32)
+        scales = np.kron(tensors[f"{module}.weight_scale_inv"], np.ones((128, 128), np.float32))
+        np.testing.assert_array_equal(codes * scales[: codes.shape[0], : codes.shape[1]], plain[f"{module}.weight"])
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q6_k", "mxfp4"])
+def test_gguf_is_read_by_its_package(bin_dir, tmp_path, kind):
+    gguf = pytest.importorskip("gguf")
+    path = tmp_path / "model.gguf"
+    narrow(bin_dir, "convert", MODEL, path, "--to", f"gguf:{kind}")
+    reader = gguf.GGUFReader(path)
+    config = json.loads((MODEL / "config.json").read_text())
+    tokenizer = json.loads((MODEL / "tokenizer.json").read_text())
+    field = {name: reader.fields[name].contents() for name in reader.fields}
+    assert field["general.architecture"] == "llama"
+    assert field["llama.block_count"] == config["num_hidden_layers"]
+    assert field["llama.attention.head_count_kv"] == config["num_key_value_heads"]
+    assert field["llama.attention.layer_norm_rms_epsilon"] == np.float32(config["rms_norm_eps"])
+    assert {token: i for i, token in enumerate(field["tokenizer.ggml.tokens"])} == tokenizer["model"]["vocab"]
+    assert field["tokenizer.ggml.merges"] == [" ".join(merge) for merge in tokenizer["model"]["merges"]]
+
+    source = tensors_of(MODEL)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    stored = {tensor.name: tensor for tensor in reader.tensors}
+    assert len(stored) == len(source)
+    for name, values in source.items():
+        tensor = stored[names.get_name(name, try_suffixes=(".weight", ".bias"))]
+        expected = values.astype(np.float32)
+        if "q_proj" in name or "k_proj" in name:  # as llama.cpp's own conversion orders the rows
+            heads = config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"]
+            expected = expected.reshape(heads, 2, expected.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(expected.shape)
+        read = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        assert read.shape == expected.shape
+        is_linear = "_proj" in name
+        if not is_linear:
+            np.testing.assert_array_equal(read, expected)
+        elif tensor.tensor_type.name in ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4", "BF16"):  # the package encodes these itself
+            np.testing.assert_array_equal(tensor.data, gguf.quants.quantize(expected, tensor.tensor_type))
+        else:
+            noise = np.sum((read - expected) ** 2, dtype=np.float64)
+            least = {"F16": 60, "Q6_K": 30, "Q4_K": 18}[tensor.tensor_type.name]
+            assert 10 * np.log10(np.sum(expected**2, dtype=np.float64) / noise) > least, name
