@@ -85,6 +85,13 @@ class Source {
   virtual bool is_exact(const Item& item, const io::InteropTensor& written) = 0;
 };
 
+/// Other forms announce activations by themselves or not at all: what a recipe says about them would be lost.
+void check_weight_only(Ecosystem target, const std::optional<ActivationRecipe>& activations) {
+  if (activations)
+    throw InvalidArgument(fmt::format("{}: the scheme {} of activations has no place there yet; quantize the weights alone", name_of(target),
+                                      activations->scheme.to_string()));
+}
+
 /// The end of the sentence is the target's own.
 [[noreturn]] void refuse(Ecosystem target, const std::string& name, const Scheme& scheme, const std::string& why) {
   throw InvalidArgument(fmt::format("{}: {} of {} has no place there: {}", name_of(target), scheme.to_string(), io::in_quotes(name), why));
@@ -100,6 +107,7 @@ class PlainSource : public Source {
  public:
   PlainSource(const Checkpoint& input, const Recipe& recipe, Ecosystem target) : input_(input), recipe_(recipe), target_(target) {
     check_not_quantized(input);
+    check_weight_only(target, recipe.activations);
   }
 
   std::vector<Item> items() override {
@@ -147,6 +155,7 @@ class QuantizedSource : public Source {
     const std::optional<Ecosystem> found = ecosystem_of(input);
     if (!found)
       throw InvalidArgument(fmt::format("{} is not quantized; quantize it with --export {}", input.directory().string(), name_of(target)));
+    if (found == Ecosystem::kNarrow) check_weight_only(target, read_activations(input));
   }
 
   std::vector<Item> items() override {
