@@ -279,6 +279,9 @@ TEST_F(ConvertTest, SchemesWithoutAPlaceAreRefusedInOneSentence) {
   }
   EXPECT_THROW(convert_checkpoint(place_ / "in", place_ / "out", Ecosystem::kGptq), InvalidArgument);
   EXPECT_THROW(parse_ecosystem("exl2"), InvalidArgument);
+  Recipe with_activations{.scheme = Scheme::parse("int8:row")};
+  with_activations.activations = ActivationRecipe{.scheme = ActivationScheme::parse("int8:row:dynamic")};
+  EXPECT_THROW(export_checkpoint(place_ / "in", place_ / "out", with_activations, Ecosystem::kCompressedTensors), InvalidArgument);
 }
 
 TEST_F(ConvertTest, DamageIsNamed) {
