@@ -16,10 +16,10 @@ namespace narrow {
 
 /// How weights become codes.
 struct Method {
-  bool gptq = false;        ///< errors of a column are made good in the columns after it
-  bool clip = false;        ///< scales are searched for the least weighted squared error, not taken from the extremes
-  bool act_order = false;   ///< of GPTQ: columns in falling order of their input's energy, all scales known beforehand
-  double damping = 0.01;    ///< of GPTQ: the share of the mean diagonal that is added to the Hessian's
+  bool gptq = false;       ///< errors of a column are made good in the columns after it
+  bool clip = false;       ///< scales are searched for the least weighted squared error, not taken from the extremes
+  bool act_order = false;  ///< of GPTQ: columns in falling order of their input's energy, all scales known beforehand
+  double damping = 0.01;   ///< of GPTQ: the share of the mean diagonal that is added to the Hessian's
 
   /// rtn, gptq, clip, gptq+clip.
   static Method parse(std::string_view text);
@@ -27,15 +27,15 @@ struct Method {
   bool is_rounding() const { return !gptq && !clip; }
 };
 
-/// A weight that a method has quantized. Losses are tr(E X^T X E^T) / tr(W X^T X W^T) with E = W - Q: the relative squared error of the output
-/// over the calibration text; 0 without one.
+/// A weight that a method has quantized. Losses are tr(E X^T X E^T) / tr(W X^T X W^T) with E = W - Q: the relative squared error of the
+/// output over the calibration text; 0 without one.
 struct FittedWeight {
   QuantizedTensor quantized;
-  double loss_before = 0.0;          ///< of rounding to nearest
+  double loss_before = 0.0;  ///< of rounding to nearest
   double loss_after = 0.0;
-  double damping = 0.0;              ///< that GPTQ used
-  std::int64_t dead_columns = 0;     ///< inputs that were always zero; their weights are rounded to nearest
-  std::string fallback{};            ///< why GPTQ did not run; empty where it did or was not asked for
+  double damping = 0.0;           ///< that GPTQ used
+  std::int64_t dead_columns = 0;  ///< inputs that were always zero; their weights are rounded to nearest
+  std::string fallback{};         ///< why GPTQ did not run; empty where it did or was not asked for
 };
 
 /// Quantizes one weight [n, k]. second_moment: X^T X of its input, [k, k]; empty: without calibration, which GPTQ needs.
@@ -54,14 +54,16 @@ using FitCallback = std::function<void(const FittedModule& fitted, std::size_t d
 
 struct MethodReport {
   QuantizeReport files;
-  std::vector<FittedModule> modules;   ///< in the order in which they were quantized
-  std::int64_t fallbacks = 0;          ///< modules with one
+  std::vector<FittedModule> modules;  ///< in the order in which they were quantized
+  std::int64_t fallbacks = 0;         ///< modules with one
   double fit_seconds = 0.0;
 };
 
-/// quantize_checkpoint by a method. GPTQ reads windows of tokens layer by layer, every input computed with the weights that are quantized already;
-/// clip search without windows weighs all columns alike. Everything that can be known to go wrong is checked before the first computation.
-MethodReport quantize_checkpoint(const std::filesystem::path& input, const std::filesystem::path& output, const Recipe& recipe, const Method& method,
-                                 std::span<const std::vector<std::int32_t>> windows, const FitCallback& fitted = {}, const ProgressCallback& progress = {});
+/// quantize_checkpoint by a method. GPTQ reads windows of tokens layer by layer, every input computed with the weights that are quantized
+/// already; clip search without windows weighs all columns alike. Everything that can be known to go wrong is checked before the first
+/// computation.
+MethodReport quantize_checkpoint(const std::filesystem::path& input, const std::filesystem::path& output, const Recipe& recipe,
+                                 const Method& method, std::span<const std::vector<std::int32_t>> windows, const FitCallback& fitted = {},
+                                 const ProgressCallback& progress = {});
 
 }  // namespace narrow

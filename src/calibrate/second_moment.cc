@@ -19,7 +19,8 @@ void add_second_moment(const Tensor& x, std::vector<double>& sum) {
 #pragma omp parallel for schedule(static)
     for (std::int64_t first = 0; first < cols; first += kStrip)
       for (std::int64_t row = 0; row < count; ++row)
-        for (std::int64_t col = first; col < std::min(cols, first + kStrip); ++col) out[col * count + row] = values[(begin + row) * cols + col];
+        for (std::int64_t col = first; col < std::min(cols, first + kStrip); ++col)
+          out[col * count + row] = values[(begin + row) * cols + col];
     for (std::int64_t first = 0; first < cols; first += kPanel) {  // what is below the diagonal is mirrored above it
       const std::int64_t width = std::min(kPanel, cols - first), below = cols - first;
       const Tensor rest = Tensor::borrow(static_cast<const void*>(out + first * count), DType::kF32, {below, count});

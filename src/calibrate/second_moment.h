@@ -7,8 +7,8 @@
 
 namespace narrow {
 
-/// sum += x^T x of contiguous fp32 rows [tokens, k]; an empty sum starts at zero. Products of a part of the rows are summed in fp32, parts in fp64;
-/// the same bits for any number of threads.
+/// sum += x^T x of contiguous fp32 rows [tokens, k]; an empty sum starts at zero. Products of a part of the rows are summed in fp32, parts
+/// in fp64; the same bits for any number of threads.
 void add_second_moment(const Tensor& x, std::vector<double>& sum);
 
 }  // namespace narrow

@@ -20,7 +20,8 @@ struct Rectangle {
   std::int64_t rows = 0, width = 0, stride = 0;
 };
 
-double squared_error(const Scheme& scheme, const Rectangle& r, std::span<const double> importance, float scale, std::int32_t zero_point, double bound) {
+double squared_error(const Scheme& scheme, const Rectangle& r, std::span<const double> importance, float scale, std::int32_t zero_point,
+                     double bound) {
   double sum = 0.0;
   for (std::int64_t row = 0; row < r.rows && sum < bound; ++row)
     for (std::int64_t col = 0; col < r.width; ++col) {
@@ -75,7 +76,8 @@ void set_scales(const float* values, std::int64_t width, std::int64_t stride, Qu
   const ScaleGrid grid = q.grid();
   QuantizeOptions options;
   if (q.scheme.has_outer_scale) options.outer_scale = q.outer_scale;
-  const QuantizedTensor part = quantize(Tensor::borrow(static_cast<const void*>(values), DType::kF32, {q.shape.front(), width}, {stride, 1}), q.scheme, options);
+  const QuantizedTensor part =
+      quantize(Tensor::borrow(static_cast<const void*>(values), DType::kF32, {q.shape.front(), width}, {stride, 1}), q.scheme, options);
   const std::size_t bytes = q.scheme.scale.bits / 8u;
   for (std::int64_t row = 0; row < grid.rows; ++row) {
     const std::size_t cell = static_cast<std::size_t>(row * grid.cols + grid_col), from = static_cast<std::size_t>(row);

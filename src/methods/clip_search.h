@@ -12,8 +12,8 @@ namespace narrow {
 /// values: fp32 [n, width] with `stride` elements from row to row, the columns of that grid column; q.outer_scale is set already.
 void set_scales(const float* values, std::int64_t width, std::int64_t stride, QuantizedTensor& q, std::int64_t grid_col);
 
-/// Then lowers (or raises) each of them to the candidate with the least sum over the rectangle of importance[col] * (x - q(x))^2, ties to the
-/// rule's own. importance: one per column of `values`, or empty: all alike.
+/// Then lowers (or raises) each of them to the candidate with the least sum over the rectangle of importance[col] * (x - q(x))^2, ties to
+/// the rule's own. importance: one per column of `values`, or empty: all alike.
 void search_scales(const float* values, std::int64_t width, std::int64_t stride, std::span<const double> importance, QuantizedTensor& q,
                    std::int64_t grid_col);
 

@@ -30,7 +30,8 @@ double relative_loss(const Hessian& hessian, const Tensor& w, const QuantizedTen
 FittedWeight fit(const Tensor& w, const Scheme& scheme, const Hessian& hessian, const HessianFactor* factor, const Method& method) {
   FittedWeight result;
   const QuantizedTensor rounded = quantize(w, scheme);
-  if (method.gptq && factor == nullptr) result.fallback = hessian.is_known() ? "the Hessian is not positive definite" : "its input was not seen";
+  if (method.gptq && factor == nullptr)
+    result.fallback = hessian.is_known() ? "the Hessian is not positive definite" : "its input was not seen";
   const std::vector<double>& diagonal = hessian.diagonal();
   result.quantized = factor == nullptr && !method.clip ? rounded : quantize_columns(w, scheme, factor, method.clip, diagonal);
   if (!hessian.is_known()) return result;
@@ -48,8 +49,10 @@ std::optional<HessianFactor> factor_of(const Hessian& hessian, const Method& met
 
 void check_numbers(const Method& method) {
   if (!(method.damping >= 0.0 && method.damping <= 1.0))
-    throw InvalidArgument(fmt::format("damping {} is not between 0 and 1; it is the share of the Hessian's mean diagonal that is added to it", method.damping));
-  if (method.act_order && !method.gptq) throw InvalidArgument(fmt::format("the order of columns is GPTQ's; the method is {}", method.to_string()));
+    throw InvalidArgument(fmt::format(
+        "damping {} is not between 0 and 1; it is the share of the Hessian's mean diagonal that is added to it", method.damping));
+  if (method.act_order && !method.gptq)
+    throw InvalidArgument(fmt::format("the order of columns is GPTQ's; the method is {}", method.to_string()));
 }
 
 }  // namespace
@@ -72,7 +75,8 @@ FittedWeight fit_weight(const Tensor& w, const Scheme& scheme, std::span<const d
   if (w.rank() != 2) throw InvalidArgument(fmt::format("a weight is a matrix [n, k], not {}", to_string(w.shape())));
   const std::int64_t k = w.shape()[1];
   if (!second_moment.empty() && static_cast<std::int64_t>(second_moment.size()) != k * k)
-    throw InvalidArgument(fmt::format("the second moment of an input of {} channels has {} numbers, not {}", k, k * k, second_moment.size()));
+    throw InvalidArgument(
+        fmt::format("the second moment of an input of {} channels has {} numbers, not {}", k, k * k, second_moment.size()));
   if (method.gptq && second_moment.empty()) throw InvalidArgument("GPTQ needs the second moment of the layer's input");
   const Hessian hessian(second_moment, k);
   const std::optional<HessianFactor> factor = factor_of(hessian, method);
@@ -85,12 +89,13 @@ void check_method(const Method& method, const Recipe& recipe, std::span<const st
   if (method.is_rounding()) return;
   const QuantizeOptions& options = recipe.options;
   if (options.rounding != Rounding::kNearestEven || options.overflow != Overflow::kSaturate)
-    throw InvalidArgument(fmt::format("the method {} rounds to nearest even and saturates; leave rounding and overflow as they are", method.to_string()));
+    throw InvalidArgument(
+        fmt::format("the method {} rounds to nearest even and saturates; leave rounding and overflow as they are", method.to_string()));
 }
 
-std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, const std::filesystem::path& path, const Plan& plan, const Method& method,
-                                                   std::span<const std::vector<std::int32_t>> windows, const FitCallback& callback,
-                                                   std::vector<FittedModule>& modules) {
+std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, const std::filesystem::path& path, const Plan& plan,
+                                                   const Method& method, std::span<const std::vector<std::int32_t>> windows,
+                                                   const FitCallback& callback, std::vector<FittedModule>& modules) {
   std::map<std::string, const PlannedTensor*> planned;
   for (const PlannedTensor& tensor : plan.tensors)
     if (tensor.fate == Fate::kQuantize) planned.emplace(tensor.name, &tensor);
@@ -111,7 +116,8 @@ std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, cons
       std::map<std::string, QuantizedTensor> replaced;
       std::vector<std::pair<std::string, const PlannedTensor*>> wanted;
       for (const std::string& module : names)
-        if (const auto found = planned.find(module + std::string(kWeight)); found != planned.end()) wanted.emplace_back(module, found->second);
+        if (const auto found = planned.find(module + std::string(kWeight)); found != planned.end())
+          wanted.emplace_back(module, found->second);
       if (wanted.empty()) return replaced;
       std::vector<double> second_moment;
       for (const Tensor& x : inputs) add_second_moment(x, second_moment);

@@ -18,11 +18,19 @@ constexpr std::int64_t kBlock = 128;
 class Columns {
  public:
   Columns(const Tensor& w, const Scheme& scheme, const HessianFactor* factor, bool clip, std::span<const double> importance)
-      : n_(w.shape()[0]), k_(w.shape()[1]), factor_(factor), clip_(clip), importance_(importance.begin(), importance.end()),
-        q_(allocate_quantized(scheme, w.shape())), grid_(q_.grid()), work_(static_cast<std::size_t>(n_ * k_)), codes_(work_.size()) {
+      : n_(w.shape()[0]),
+        k_(w.shape()[1]),
+        factor_(factor),
+        clip_(clip),
+        importance_(importance.begin(), importance.end()),
+        q_(allocate_quantized(scheme, w.shape())),
+        grid_(q_.grid()),
+        work_(static_cast<std::size_t>(n_ * k_)),
+        codes_(work_.size()) {
     q_.outer_scale = scheme.has_outer_scale ? quantize(w, scheme).outer_scale : 1.0f;
     order_.resize(static_cast<std::size_t>(k_));
-    for (std::int64_t c = 0; c < k_; ++c) order_[static_cast<std::size_t>(c)] = factor != nullptr ? factor->order[static_cast<std::size_t>(c)] : c;
+    for (std::int64_t c = 0; c < k_; ++c)
+      order_[static_cast<std::size_t>(c)] = factor != nullptr ? factor->order[static_cast<std::size_t>(c)] : c;
     in_order_ = std::is_sorted(order_.begin(), order_.end());
     if (factor != nullptr) {
       importance_.resize(static_cast<std::size_t>(k_));
@@ -88,7 +96,8 @@ class Columns {
       for (std::int64_t c = first; c < last; ++c) {
         const std::int64_t col = order_[static_cast<std::size_t>(c)];
         const std::int64_t cell = scheme.has_scales() ? grid_.grid_row(row) * grid_.cols + grid_.grid_col(col) : 0;
-        const float scale = scheme.has_scales() ? effective_scale(scheme, load_scale_code(q_.scales.data(), scheme.scale, cell), q_.outer_scale) : 1.0f;
+        const float scale =
+            scheme.has_scales() ? effective_scale(scheme, load_scale_code(q_.scales.data(), scheme.scale, cell), q_.outer_scale) : 1.0f;
         const std::int32_t zero_point = scheme.asymmetric ? q_.zero_points.as<std::uint8_t>()[cell] : 0;
         const std::uint32_t code = quantize_element(scheme, v[c], scale, zero_point, Rounding::kNearestEven, Overflow::kSaturate, 0);
         codes_[static_cast<std::size_t>(row * k_ + col)] = code;
@@ -103,7 +112,8 @@ class Columns {
 
   /// w_j -= sum over the block's columns c of e_c U_cj, for all j after the block.
   void update_rest(std::int64_t begin, std::int64_t end) {
-    const Tensor part = Tensor::borrow(static_cast<const void*>(factor_->upper.data() + begin * k_ + end), DType::kF32, {k_ - end, end - begin}, {1, k_});
+    const Tensor part =
+        Tensor::borrow(static_cast<const void*>(factor_->upper.data() + begin * k_ + end), DType::kF32, {k_ - end, end - begin}, {1, k_});
     const Tensor change = matmul(errors_, prepare(part));
     const float* from = change.as<float>();
 #pragma omp parallel for schedule(static)
@@ -117,24 +127,26 @@ class Columns {
 #pragma omp parallel for schedule(static)
     for (std::int64_t row = 0; row < n_; ++row)
       for (std::int64_t col = 0; col < k_; ++col)
-        write_code(q_.codes.as<std::uint8_t>() + static_cast<std::size_t>(row) * row_bytes, col, q_.scheme.element.bits, codes_[static_cast<std::size_t>(row * k_ + col)]);
+        write_code(q_.codes.as<std::uint8_t>() + static_cast<std::size_t>(row) * row_bytes, col, q_.scheme.element.bits,
+                   codes_[static_cast<std::size_t>(row * k_ + col)]);
   }
 
   std::int64_t n_, k_;
   const HessianFactor* factor_;
   bool clip_, in_order_ = true;
-  std::vector<double> importance_;   ///< by the weight's columns
+  std::vector<double> importance_;  ///< by the weight's columns
   QuantizedTensor q_;
   ScaleGrid grid_;
-  std::vector<float> work_;          ///< the weight in the factor's order, errors made good so far
-  std::vector<std::uint32_t> codes_; ///< in the weight's order
+  std::vector<float> work_;           ///< the weight in the factor's order, errors made good so far
+  std::vector<std::uint32_t> codes_;  ///< in the weight's order
   std::vector<std::int64_t> order_;
-  Tensor errors_;                    ///< of the block at hand, [n, columns]
+  Tensor errors_;  ///< of the block at hand, [n, columns]
 };
 
 }  // namespace
 
-QuantizedTensor quantize_columns(const Tensor& w, const Scheme& scheme, const HessianFactor* factor, bool clip, std::span<const double> importance) {
+QuantizedTensor quantize_columns(const Tensor& w, const Scheme& scheme, const HessianFactor* factor, bool clip,
+                                 std::span<const double> importance) {
   return Columns(w, scheme, factor, clip, importance).run();
 }
 

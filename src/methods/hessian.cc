@@ -51,8 +51,9 @@ std::optional<HessianFactor> Hessian::factor(double damping, bool act_order) con
   result.order.resize(static_cast<std::size_t>(k_));
   std::iota(result.order.begin(), result.order.end(), std::int64_t{0});
   if (act_order)
-    std::stable_sort(result.order.begin(), result.order.end(),
-                     [&](std::int64_t a, std::int64_t b) { return diagonal_[static_cast<std::size_t>(a)] > diagonal_[static_cast<std::size_t>(b)]; });
+    std::stable_sort(result.order.begin(), result.order.end(), [&](std::int64_t a, std::int64_t b) {
+      return diagonal_[static_cast<std::size_t>(a)] > diagonal_[static_cast<std::size_t>(b)];
+    });
   if (!std::all_of(moment_.begin(), moment_.end(), [](double value) { return std::isfinite(value); })) return std::nullopt;
   Matrix backwards(k_, k_);
   for (std::int64_t i = 0; i < k_; ++i)

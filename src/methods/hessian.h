@@ -13,9 +13,9 @@ namespace narrow {
 
 /// The factor U of H^-1 = U^T U, upper triangular, for H = X^T X + damping * mean(diag) I in the order of `order`.
 struct HessianFactor {
-  std::vector<std::int64_t> order;   ///< column c of the factor is column order[c] of the weight
-  std::vector<float> upper;          ///< U, [k, k]
-  double damping = 0.0;              ///< used
+  std::vector<std::int64_t> order;  ///< column c of the factor is column order[c] of the weight
+  std::vector<float> upper;         ///< U, [k, k]
+  double damping = 0.0;             ///< used
 };
 
 /// A layer's second moment, with what is derived from it once for all weights that share the input.
@@ -34,9 +34,9 @@ class Hessian {
 
  private:
   std::int64_t k_;
-  std::vector<double> moment_;     ///< per token scale does not matter: it is divided by the mean diagonal
+  std::vector<double> moment_;  ///< per token scale does not matter: it is divided by the mean diagonal
   std::vector<double> diagonal_;
-  PreparedWeight prepared_;        ///< the same in fp32, for products
+  PreparedWeight prepared_;  ///< the same in fp32, for products
 };
 
 }  // namespace narrow

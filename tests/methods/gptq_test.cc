@@ -1,0 +1,223 @@
+// GPTQ and clip search: against rounding, for every scheme, through whole checkpoints, and what they refuse.
+#include "methods/gptq.h"
+
+#include <omp.h>
+
+#include <cmath>
+
+#include "calibrate/second_moment.h"
+#include "io/files.h"
+#include "model/small_model.h"
+#include "narrow/error.h"
+#include "narrow/methods.h"
+#include "narrow/model.h"
+
+namespace narrow {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool same(const QuantizedTensor& a, const QuantizedTensor& b) {
+  const auto equal = [](const Buffer& x, const Buffer& y) {
+    return std::equal(x.bytes().begin(), x.bytes().end(), y.bytes().begin(), y.bytes().end());
+  };
+  return equal(a.codes, b.codes) && equal(a.scales, b.scales) && equal(a.zero_points, b.zero_points) && a.outer_scale == b.outer_scale;
+}
+
+/// Inputs whose channels are correlated: a random walk along the channels, so that one column can make good another one's error.
+std::vector<double> correlated_moment(std::int64_t tokens, std::int64_t k) {
+  const Tensor x = test::random_values(DType::kF32, {tokens, k}, 7, 1.0f);
+  for (std::int64_t row = 0; row < tokens; ++row)
+    for (std::int64_t col = 1; col < k; ++col) x.as<float>()[row * k + col] += 0.9f * x.as<float>()[row * k + col - 1];
+  std::vector<double> moment;
+  add_second_moment(x, moment);
+  return moment;
+}
+
+std::vector<double> identity(std::int64_t k) {
+  std::vector<double> moment(static_cast<std::size_t>(k * k), 0.0);
+  for (std::int64_t i = 0; i < k; ++i) moment[static_cast<std::size_t>(i * k + i)] = 1.0;
+  return moment;
+}
+
+TEST(Gptq, IdentityHessianRoundsToNearest) {
+  const Tensor w = test::random_values(DType::kF32, {48, 200}, 1, 0.1f);
+  for (const Scheme& scheme : standard_schemes()) {
+    const FittedWeight fitted = fit_weight(w, scheme, identity(200), {.gptq = true});
+    EXPECT_TRUE(same(fitted.quantized, quantize(w, scheme))) << scheme.to_string();
+    EXPECT_EQ(fitted.loss_before, fitted.loss_after) << scheme.to_string();
+    EXPECT_TRUE(same(fit_weight(w, scheme, identity(200), {.gptq = true, .act_order = true}).quantized, quantize(w, scheme)))
+        << scheme.to_string();
+  }
+}
+
+TEST(Gptq, LossFallsForNarrowSchemes) {
+  const Tensor w = test::random_values(DType::kF32, {64, 256}, 2, 0.1f);
+  const std::vector<double> moment = correlated_moment(2000, 256);
+  for (const char* name : {"int4:block128", "int4:row", "int3:block64", "int4:block100:asym", "fp4_e2m1:row", "fp3_e2m0:row",
+                           "fp5_e2m2:row", "nvfp4", "msfp12", "int4:tensor", "int8:128x128", "int4:block192", "nf4:block64"}) {
+    const Scheme scheme = Scheme::parse(name);
+    for (const bool act_order : {false, true}) {
+      const FittedWeight fitted = fit_weight(w, scheme, moment, {.gptq = true, .act_order = act_order});
+      EXPECT_TRUE(fitted.fallback.empty()) << name;
+      EXPECT_LT(fitted.loss_after, 0.8 * fitted.loss_before) << name << " act_order " << act_order;
+      EXPECT_GT(fitted.loss_after, 0.0) << name;
+    }
+  }
+}
+
+TEST(Gptq, ClipSearchLowersTheWeightedError) {
+  Tensor w = test::random_values(DType::kF32, {64, 256}, 3, 0.1f);
+  for (std::int64_t row = 0; row < 64; ++row) w.as<float>()[row * 256 + row] = 0.9f;  // an outlier for each row's scale
+  for (const char* name :
+       {"int4:row", "int3:block64", "int4:block128:asym", "fp4_e2m1:row", "nvfp4", "msfp12", "int4:tensor", "int1:row"}) {
+    const Scheme scheme = Scheme::parse(name);
+    const QuantizedTensor clipped = fit_weight(w, scheme, {}, {.clip = true}).quantized;
+    EXPECT_LE(compare(w, dequantize(clipped)).rms, compare(w, dequantize(quantize(w, scheme))).rms) << name;
+    const FittedWeight weighted = fit_weight(w, scheme, identity(256), {.clip = true});
+    EXPECT_LE(weighted.loss_after, weighted.loss_before) << name;
+  }
+  EXPECT_LT(fit_weight(w, Scheme::parse("int3:row"), identity(256), {.clip = true}).loss_after,
+            0.7 * fit_weight(w, Scheme::parse("int3:row"), identity(256), {.clip = true}).loss_before);
+}
+
+TEST(Gptq, SameBitsForAnyNumberOfThreads) {
+  const Tensor w = test::random_values(DType::kF32, {70, 300}, 4, 0.1f);
+  const int threads = omp_get_max_threads();
+  for (const char* name : {"int4:block128", "nvfp4", "fp4_e2m1:row"}) {
+    std::vector<QuantizedTensor> made;
+    for (const int count : {1, 2, 5}) {
+      omp_set_num_threads(count);
+      made.push_back(fit_weight(w, Scheme::parse(name), correlated_moment(1500, 300), {.gptq = true, .clip = true}).quantized);
+    }
+    omp_set_num_threads(threads);
+    EXPECT_TRUE(same(made[0], made[1]) && same(made[0], made[2])) << name;
+  }
+}
+
+TEST(Gptq, DeadColumnsAreRoundedAndCounted) {
+  const Tensor w = test::random_values(DType::kF32, {16, 64}, 5, 0.1f);
+  std::vector<double> moment = correlated_moment(500, 64);
+  for (std::size_t i = 0; i < 64; ++i) moment[i * 64 + 10] = moment[10 * 64 + i] = 0.0;
+  const FittedWeight fitted = fit_weight(w, Scheme::parse("int4:tensor"), moment, {.gptq = true});
+  EXPECT_EQ(fitted.dead_columns, 1);
+  const Tensor made = dequantize(fitted.quantized), rounded = dequantize(quantize(w, Scheme::parse("int4:tensor")));
+  for (std::int64_t row = 0; row < 16; ++row) EXPECT_EQ(made.as<float>()[row * 64 + 10], rounded.as<float>()[row * 64 + 10]);
+}
+
+TEST(Gptq, AddsDampingUntilTheHessianCanBeFactored) {
+  const Tensor w = test::random_values(DType::kF32, {8, 32}, 6, 0.1f);
+  std::vector<double> moment = identity(32);
+  moment[33] = -0.05;  // one negative eigenvalue that a damping of 0.1 lifts
+  const FittedWeight lifted = fit_weight(w, Scheme::parse("int4:row"), moment, {.gptq = true});
+  EXPECT_TRUE(lifted.fallback.empty());
+  EXPECT_NEAR(lifted.damping, 0.1, 1e-12);
+}
+
+TEST(Gptq, FallsBackToRoundingByName) {
+  const Tensor w = test::random_values(DType::kF32, {8, 32}, 6, 0.1f);
+  std::vector<double> moment = identity(32);
+  moment[33] = -50.0;
+  const FittedWeight indefinite = fit_weight(w, Scheme::parse("int4:row"), moment, {.gptq = true});
+  EXPECT_EQ(indefinite.fallback, "the Hessian is not positive definite");
+  EXPECT_TRUE(same(indefinite.quantized, quantize(w, Scheme::parse("int4:row"))));
+  moment[33] = NAN;
+  EXPECT_FALSE(fit_weight(w, Scheme::parse("int4:row"), moment, {.gptq = true}).fallback.empty());
+}
+
+class GptqCheckpoint : public testing::Test {
+ protected:
+  void SetUp() override {
+    test::write_decoder(place_ / "in", {});
+    for (unsigned seed = 0; seed < 8; ++seed) windows_.push_back(test::random_tokens(48, 96, seed));
+  }
+  std::string message(const Recipe& recipe, const Method& method, std::span<const std::vector<std::int32_t>> windows) {
+    try {
+      quantize_checkpoint(place_ / "in", place_ / "refused", recipe, method, windows,
+                          [&](const FittedModule&, std::size_t, std::size_t) { ADD_FAILURE() << "computed"; });
+    } catch (const InvalidArgument& error) {
+      EXPECT_FALSE(fs::exists(place_ / "refused"));
+      return error.what();
+    }
+    return "accepted";
+  }
+  test::TemporaryDirectory place_;
+  std::vector<std::vector<std::int32_t>> windows_;
+};
+
+TEST_F(GptqCheckpoint, WritesWhatWasFittedForAnyNumberOfThreads) {
+  const Recipe recipe = Recipe::of("int4:block32");
+  const int threads = omp_get_max_threads();
+  std::vector<std::string> files;
+  for (const int count : {1, 2}) {
+    omp_set_num_threads(count);
+    const fs::path out = place_ / ("out" + std::to_string(count));
+    const MethodReport report = quantize_checkpoint(place_ / "in", out, recipe, {.gptq = true, .clip = true}, windows_);
+    EXPECT_EQ(report.modules.size(), 14u);
+    EXPECT_EQ(report.fallbacks, 0);
+    EXPECT_EQ(report.modules.front().module, "model.layers.0.self_attn.q_proj");
+    EXPECT_EQ(report.modules.back().module, "model.layers.1.mlp.down_proj");
+    for (const FittedModule& module : report.modules) EXPECT_LT(module.loss_after, module.loss_before) << module.module;
+    EXPECT_TRUE(verify_checkpoint(out).problems.empty());
+    files.push_back(test::read_bytes(out / "model.safetensors"));
+  }
+  omp_set_num_threads(threads);
+  EXPECT_TRUE(files[0] == files[1]);
+}
+
+TEST_F(GptqCheckpoint, InputsComeFromQuantizedWeights) {
+  // The first group's second moment gives the same codes alone; the next input differs from the plain model's.
+  std::map<std::string, std::vector<float>> plain, replaced;
+  const auto first_value = [](std::span<const Tensor> inputs) {
+    return std::vector<float>(inputs[0].as<float>(), inputs[0].as<float>() + 64);
+  };
+  const Checkpoint source = open_checkpoint(place_ / "in");
+  for (const bool quantized : {false, true})
+    walk_layers(place_ / "in", windows_, [&](std::span<const std::string> modules, std::span<const Tensor> inputs) {
+      (quantized ? replaced : plain)[modules.front()] = first_value(inputs);
+      std::map<std::string, QuantizedTensor> result;
+      if (quantized)
+        for (const std::string& module : modules)
+          result.emplace(module, quantize(source.tensor(module + ".weight"), Scheme::parse("int2:row")));
+      return result;
+    });
+  ASSERT_EQ(plain.size(), 8u);
+  EXPECT_EQ(plain.at("model.layers.0.self_attn.q_proj"), replaced.at("model.layers.0.self_attn.q_proj"));
+  EXPECT_NE(plain.at("model.layers.0.self_attn.o_proj"), replaced.at("model.layers.0.self_attn.o_proj"));
+  // And the plain walk sees what forward sees.
+  const Model model = open_model(place_ / "in");
+  KvCache cache = model.make_cache();
+  const std::vector<Sequence> sequence{{windows_[0], &cache}};
+  model.forward(sequence, Logits::kLast, [&](std::span<const std::string> modules, const Tensor& x) {
+    EXPECT_EQ(plain.at(modules.front()), std::vector<float>(x.as<float>(), x.as<float>() + 64)) << modules.front();
+  });
+}
+
+TEST_F(GptqCheckpoint, TensorsWithoutAnInputAreRoundedAndCounted) {
+  Recipe recipe = Recipe::of("int4:block32");
+  recipe.ignore = {"none"};
+  const MethodReport report = quantize_checkpoint(place_ / "in", place_ / "out", recipe, {.gptq = true}, windows_);
+  EXPECT_EQ(report.fallbacks, 1);
+  EXPECT_EQ(report.modules.back().module, "lm_head");
+  EXPECT_EQ(report.modules.back().fallback, "its input was not seen");
+  const Checkpoint source = open_checkpoint(place_ / "in"), made = open_checkpoint(place_ / "out");
+  EXPECT_TRUE(same(made.quantized("lm_head.weight"), quantize(source.tensor("lm_head.weight"), recipe.scheme)));
+}
+
+TEST_F(GptqCheckpoint, WrongUseFailsBeforeAnyComputation) {
+  const Recipe recipe = Recipe::of("int4:block32");
+  EXPECT_THAT(message(recipe, {.gptq = true}, {}), testing::HasSubstr("GPTQ needs a text to calibrate with"));
+  EXPECT_THAT(message(recipe, {.gptq = true, .damping = -1.0}, windows_), testing::HasSubstr("damping -1 is not between 0 and 1"));
+  EXPECT_THAT(message(recipe, {.clip = true, .act_order = true}, windows_), testing::HasSubstr("the method is clip"));
+  Recipe stochastic = recipe;
+  stochastic.options.rounding = Rounding::kStochastic;
+  EXPECT_THAT(message(stochastic, {.gptq = true}, windows_), testing::HasSubstr("rounds to nearest even"));
+  std::vector<std::vector<std::int32_t>> foreign{{1, 2, 4000}};
+  EXPECT_THAT(message(recipe, {.gptq = true}, foreign), testing::HasSubstr("token 4000"));
+  EXPECT_THROW(Method::parse("gptqq"), InvalidArgument);
+  EXPECT_THROW(fit_weight(test::random_values(DType::kF32, {8, 32}, 1, 1.0f), recipe.scheme, identity(31), {.gptq = true}),
+               InvalidArgument);
+}
+
+}  // namespace
+}  // namespace narrow
