@@ -262,7 +262,7 @@ Ecosystem parse_ecosystem(std::string_view name) {
     if (name_of(ecosystem) == name) return ecosystem;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(ecosystem));
   }
-  throw InvalidArgument(fmt::format("{} is no form that narrow writes; there are {}", io::in_quotes(name), names));
+  throw InvalidArgument(fmt::format("{} is no form that narrow writes; there are {} and gguf", io::in_quotes(name), names));
 }
 
 std::optional<Ecosystem> ecosystem_of(const Checkpoint& checkpoint) {

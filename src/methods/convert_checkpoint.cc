@@ -362,6 +362,22 @@ class Run {
   std::uint64_t done_ = 0;
 };
 
+/// Through narrow's own form in a directory beside the output, which is gone again in the end.
+InteropReport convert_gguf(const fs::path& input, const fs::path& output, Ecosystem target, const ProgressCallback& progress) {
+  if (target == Ecosystem::kNarrow) return import_gguf(input, output, progress);
+  check_output_place(input, output, 0);
+  const io::AtomicDirectory between(output.string() + ".from-gguf");
+  const fs::path own = between.place() / "own";
+  const InteropReport imported = import_gguf(input, own);
+  InteropReport report = convert_checkpoint(own, output, target, progress);
+  for (TensorProof& tensor : report.tensors) {
+    const auto from = std::find_if(imported.tensors.begin(), imported.tensors.end(), [&](const TensorProof& proof) { return proof.name == tensor.name; });
+    tensor.is_exact = tensor.is_exact && from != imported.tensors.end() && from->is_exact;
+  }
+  report.bytes_before = imported.bytes_before;
+  return report;
+}
+
 }  // namespace
 
 InteropReport export_checkpoint(const fs::path& input, const fs::path& output, const Recipe& recipe, Ecosystem target,
@@ -372,6 +388,7 @@ InteropReport export_checkpoint(const fs::path& input, const fs::path& output, c
 }
 
 InteropReport convert_checkpoint(const fs::path& input, const fs::path& output, Ecosystem target, const ProgressCallback& progress) {
+  if (is_gguf(input)) return convert_gguf(input, output, target, progress);
   const Checkpoint checkpoint = open_checkpoint(input);
   QuantizedSource source(checkpoint, target);
   return Run(checkpoint, input, output, source, target, progress).execute(output);

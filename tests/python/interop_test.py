@@ -164,3 +164,43 @@ def test_gguf_is_read_by_its_package(bin_dir, tmp_path, kind):
             noise = np.sum((read - expected) ** 2, dtype=np.float64)
             least = {"F16": 60, "Q6_K": 30, "Q4_K": 18}[tensor.tensor_type.name]
             assert 10 * np.log10(np.sum(expected**2, dtype=np.float64) / noise) > least, name
+
+
+@pytest.mark.parametrize("kind", ["q8_0", "q4_0", "mxfp4", "bf16"])
+def test_gguf_of_its_package_is_read(bin_dir, tmp_path, kind):
+    """Blocks that the gguf package wrote come back as the values that it decodes."""
+    gguf = pytest.importorskip("gguf")
+    narrow(bin_dir, "convert", MODEL, tmp_path / "ours.gguf", "--to", "gguf:bf16")
+    ours = gguf.GGUFReader(tmp_path / "ours.gguf")
+    writer = gguf.GGUFWriter(tmp_path / "theirs.gguf", "llama")
+    for name, field in ours.fields.items():
+        if name.startswith(("llama.", "tokenizer.")):
+            kinds = field.types
+            writer.add_key_value(name, field.contents(), kinds[0], kinds[1] if len(kinds) > 1 else None)
+    expected = {}
+    for tensor in ours.tensors:
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        kept = len(tensor.shape) < 2 or not tensor.name.startswith("blk.")
+        wanted = tensor.tensor_type if kept else gguf.GGMLQuantizationType[kind.upper()]
+        data = gguf.quants.quantize(values, wanted)
+        writer.add_tensor(tensor.name, data, raw_dtype=wanted)
+        expected[tensor.name] = gguf.quants.dequantize(data, wanted)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    narrow(bin_dir, "convert", tmp_path / "theirs.gguf", tmp_path / "own", "--to", "narrow")
+    if kind == "bf16":
+        read = tensors_of(tmp_path / "own")
+    else:
+        narrow(bin_dir, "dequantize", tmp_path / "own", tmp_path / "plain", "--dtype", "fp32")
+        read = tensors_of(tmp_path / "plain")
+    config = json.loads((MODEL / "config.json").read_text())
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    assert len(read) == len(expected)
+    for name, values in read.items():
+        values = values.astype(np.float32)
+        if "q_proj" in name or "k_proj" in name:
+            heads = config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"]
+            values = values.reshape(heads, 2, values.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(values.shape)
+        np.testing.assert_array_equal(values, expected[names.get_name(name, try_suffixes=(".weight", ".bias"))], err_msg=name)

@@ -22,7 +22,7 @@ struct ConvertOptions {
 constexpr std::string_view kGguf = "gguf";
 
 void run_gguf(Context& context, const ConvertOptions& options) {
-  const std::string type = options.target.size() > kGguf.size() ? options.target.substr(kGguf.size() + 1) : "q8_0";
+  const std::string type = options.target.size() > kGguf.size() ? options.target.substr(kGguf.size() + 1) : std::string();
   catch_interrupts();
   GgufReport report;
   {
@@ -33,12 +33,12 @@ void run_gguf(Context& context, const ConvertOptions& options) {
     });
   }
   report::Json tensors = report::Json::array();
-  report::Table table({{"tensors", report::Align::kLeft, true}, {"type"}, {"SQNR", report::Align::kRight}});
+  report::Table table({{"tensors", report::Align::kLeft, true}, {"type"}, {"codes", report::Align::kRight}});
   for (const GgufTensorReport& tensor : report.tensors) {
-    report::Json object{{"name", tensor.name}, {"type", tensor.type}};
+    report::Json object{{"name", tensor.name}, {"type", tensor.type}, {"exact", tensor.is_exact}};
     object.update(report::error_object(tensor.error));
     tensors.push_back(std::move(object));
-    table.add({tensor.name, tensor.type, report::decibel_text(tensor.error.sqnr_db)});
+    table.add({tensor.name, tensor.type, tensor.is_exact ? std::string("code-exact") : report::decibel_text(tensor.error.sqnr_db)});
   }
   context.answer({{"input", options.input},
                   {"output", options.output},
@@ -73,11 +73,12 @@ void add_convert(CLI::App& app, Context& context) {
   auto options = std::make_shared<ConvertOptions>();
   CLI::App* command = add_command(app, "convert", "Write a quantized checkpoint in another ecosystem's form",
                                   "  narrow convert gptq-model/ ct-model/ --to ct\n"
-                                  "  narrow convert llama/ llama.gguf --to gguf:q4_k\n\n"
+                                  "  narrow convert llama/ llama.gguf --to gguf:q4_k\n"
+                                  "  narrow convert llama.gguf own/ --to narrow\n\n"
                                   "Each weight keeps its codes where the target has a place for them; where it has not, the weight\n"
                                   "is quantized again and its error is told. OUT appears when it is complete and read back.\n");
   command
-      ->add_option("IN", options->input, "A checkpoint of narrow, compressed-tensors, GPTQ, AWQ, or with fp8 blocks; for gguf a plain one")
+      ->add_option("IN", options->input, "A checkpoint of narrow, compressed-tensors, GPTQ, AWQ, with fp8 blocks, or a GGUF file; for gguf also a plain one")
       ->type_name("")
       ->required();
   command->add_option("OUT", options->output, "The directory (for gguf the file) to write; it must not be there")
@@ -85,7 +86,8 @@ void add_convert(CLI::App& app, Context& context) {
       ->required();
   command
       ->add_option("--to", options->target,
-                   "narrow, ct, gptq, awq, fp8-block, or gguf[:TYPE] with a type of ggml such as q8_0, q4_0, q4_k, mxfp4")
+                   "narrow, ct, gptq, awq, fp8-block, or gguf[:TYPE] with a type of ggml such as q8_0, q4_0, q4_k, mxfp4;\n"
+                   "without TYPE the one that holds the weights' codes, or q8_0")
       ->type_name("FORM")
       ->required();
   command->callback([&context, options] { context.run = [&context, options] { run_convert(context, *options); }; });

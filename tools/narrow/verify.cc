@@ -18,8 +18,9 @@ void run_verify(Context& context, const std::string& path, const std::string& fo
   VerifyReport report;
   bool hashed = false;
   try {
-    report = form.empty() ? verify_checkpoint(path) : verify_as(path, parse_ecosystem(form));
-    if (report.problems.empty()) hashed = open_checkpoint(path).is_quantized();
+    const bool gguf = form == "gguf" || (form.empty() && is_gguf(path));
+    report = gguf ? verify_gguf(path) : form.empty() ? verify_checkpoint(path) : verify_as(path, parse_ecosystem(form));
+    if (report.problems.empty() && !gguf) hashed = open_checkpoint(path).is_quantized();
   } catch (const CorruptFile& error) {  // a checkpoint that cannot be opened is damage too
     report.problems.emplace_back(error.what());
   }
@@ -48,7 +49,7 @@ void add_verify(CLI::App& app, Context& context) {
   auto path = std::make_shared<std::string>(), form = std::make_shared<std::string>();
   CLI::App* command = add_command(app, "verify", "Check a checkpoint: its structure and every hash", "  narrow verify small/\n");
   command->add_option("PATH", *path, "A checkpoint, plain or quantized")->type_name("")->required();
-  command->add_option("--as", *form, "Read every weight in this form too: narrow, ct, gptq, awq, fp8-block")->type_name("FORM");
+  command->add_option("--as", *form, "Read every weight in this form too: narrow, ct, gptq, awq, fp8-block, gguf")->type_name("FORM");
   command->callback([&context, path, form] { context.run = [&context, path, form] { run_verify(context, *path, *form); }; });
 }
 
