@@ -21,6 +21,8 @@ enum class Ecosystem : std::uint8_t {
   kGptq,               ///< "gptq": GPTQModel, AutoGPTQ and what reads their files
   kAwq,                ///< "awq": AutoAWQ's GEMM form
   kFp8Block,           ///< "fp8-block": DeepSeek's fp8 with scales of 128 x 128 blocks
+  kModelOpt,           ///< "modelopt": ModelOpt's FP8 and NVFP4; read alone
+  kBitsAndBytes,       ///< "bnb": bitsandbytes' NF4; read alone
 };
 std::string_view name_of(Ecosystem ecosystem);
 /// Throws InvalidArgument with the allowed names.

@@ -7,10 +7,12 @@
 
 #include "format/packing.h"
 #include "io/awq.h"
+#include "io/bitsandbytes.h"
 #include "io/checkpoint_directory.h"
 #include "io/compressed_tensors.h"
 #include "io/deepseek_fp8.h"
 #include "io/gptq.h"
+#include "io/modelopt.h"
 #include "io/text.h"
 #include "narrow/error.h"
 
@@ -39,7 +41,8 @@ Json quantization_config(const Checkpoint& checkpoint) {
 }  // namespace
 
 std::span<const InteropFormat> interop_formats() {
-  static const InteropFormat formats[] = {compressed_tensors_format(), gptq_format(), awq_format(), deepseek_fp8_format()};
+  static const InteropFormat formats[] = {compressed_tensors_format(), gptq_format(),     awq_format(),
+                                          deepseek_fp8_format(),       modelopt_format(), bitsandbytes_format()};
   return formats;
 }
 
@@ -47,6 +50,21 @@ const InteropFormat& interop_format(Ecosystem ecosystem) {
   for (const InteropFormat& format : interop_formats())
     if (format.ecosystem == ecosystem) return format;
   throw InvalidArgument(fmt::format("{} is narrow's own form and no other ecosystem's", name_of(ecosystem)));
+}
+
+InteropFormat read_only_format(Ecosystem ecosystem, std::string_view name, std::string_view quant_method, std::string_view mark,
+                               std::span<const std::string_view> suffixes, InteropTensor (*unpack)(const ModuleReader& module)) {
+  return {ecosystem,
+          name,
+          quant_method,
+          mark,
+          suffixes,
+          [](const Scheme&, const Shape&, bool) { return std::string("narrow reads this form and does not write it"); },
+          [](const Scheme& scheme) { return scheme; },
+          nullptr,
+          nullptr,
+          unpack,
+          nullptr};
 }
 
 // ---- one module ----
@@ -60,6 +78,11 @@ void ModuleReader::reject(std::string_view why) const {
 DType ModuleReader::dtype(std::string_view suffix) const {
   if (!has(suffix)) reject(fmt::format("it has no tensor {}", suffix));
   return checkpoint_.dtype(module_ + std::string(suffix));
+}
+
+Tensor ModuleReader::read_any_rank(std::string_view suffix, DType dtype) const {
+  if (this->dtype(suffix) != dtype) reject(fmt::format("{} is {}, not {}", suffix, name_of(this->dtype(suffix)), name_of(dtype)));
+  return checkpoint_.read_stored(module_ + std::string(suffix));
 }
 
 Tensor ModuleReader::read(std::string_view suffix, DType dtype, int rank) const {
@@ -234,7 +257,7 @@ namespace narrow {
 namespace {
 
 constexpr Ecosystem kEcosystems[] = {Ecosystem::kNarrow, Ecosystem::kCompressedTensors, Ecosystem::kGptq, Ecosystem::kAwq,
-                                     Ecosystem::kFp8Block};
+                                     Ecosystem::kFp8Block, Ecosystem::kModelOpt,          Ecosystem::kBitsAndBytes};
 
 }  // namespace
 
@@ -252,6 +275,10 @@ std::string_view name_of(Ecosystem ecosystem) {
       return "awq";
     case Ecosystem::kFp8Block:
       return "fp8-block";
+    case Ecosystem::kModelOpt:
+      return "modelopt";
+    case Ecosystem::kBitsAndBytes:
+      return "bnb";
   }
   return "";
 }
@@ -262,7 +289,7 @@ Ecosystem parse_ecosystem(std::string_view name) {
     if (name_of(ecosystem) == name) return ecosystem;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(ecosystem));
   }
-  throw InvalidArgument(fmt::format("{} is no form that narrow writes; there are {} and gguf", io::in_quotes(name), names));
+  throw InvalidArgument(fmt::format("{} is no form that narrow knows; there are {} and gguf", io::in_quotes(name), names));
 }
 
 std::optional<Ecosystem> ecosystem_of(const Checkpoint& checkpoint) {

@@ -48,6 +48,8 @@ class ModuleReader {
   bool has(std::string_view suffix) const;
   /// The tensor M + suffix, of this type and rank.
   Tensor read(std::string_view suffix, DType dtype, int rank) const;
+  /// The same of any rank.
+  Tensor read_any_rank(std::string_view suffix, DType dtype) const;
   /// The same of any fp32, fp16 or bf16 type.
   Tensor read_floats(std::string_view suffix, int rank) const;
   /// The dtype of M + suffix.
@@ -76,9 +78,15 @@ struct InteropFormat {
   void (*pack)(const InteropTensor& tensor, const Json& config, std::span<StoredBytes> parts);
   InteropTensor (*unpack)(const ModuleReader& module);
   Json (*config)(const std::vector<ModuleScheme>& modules);
+
+  bool is_writable() const { return pack != nullptr; }
 };
 
-/// compressed-tensors, GPTQ, AWQ, DeepSeek's fp8 blocks; narrow's own form is not among them.
+/// A row that reads; every weight is refused.
+InteropFormat read_only_format(Ecosystem ecosystem, std::string_view name, std::string_view quant_method, std::string_view mark,
+                               std::span<const std::string_view> suffixes, InteropTensor (*unpack)(const ModuleReader& module));
+
+/// compressed-tensors, GPTQ, AWQ, DeepSeek's fp8 blocks, ModelOpt, bitsandbytes; narrow's own form is not among them.
 std::span<const InteropFormat> interop_formats();
 const InteropFormat& interop_format(Ecosystem ecosystem);
 

@@ -97,6 +97,12 @@ void check_weight_only(Ecosystem target, const std::optional<ActivationRecipe>& 
   throw InvalidArgument(fmt::format("{}: {} of {} has no place there: {}", name_of(target), scheme.to_string(), io::in_quotes(name), why));
 }
 
+/// Before anything is read: a form without a writer.
+void check_writable(Ecosystem target) {
+  if (target != Ecosystem::kNarrow && !io::interop_format(target).is_writable())
+    throw InvalidArgument(fmt::format("{}: narrow reads this form and does not write it", name_of(target)));
+}
+
 std::string refusal(Ecosystem target, const Item& item, const Scheme& scheme, bool is_ordered) {
   if (target == Ecosystem::kNarrow) return is_ordered ? "its groups lie in the order of the columns" : "";
   if (!item.name.ends_with(io::kWeightSuffix)) return "its quantized tensors are the weights of modules";
@@ -382,12 +388,14 @@ InteropReport convert_gguf(const fs::path& input, const fs::path& output, Ecosys
 
 InteropReport export_checkpoint(const fs::path& input, const fs::path& output, const Recipe& recipe, Ecosystem target,
                                 const ProgressCallback& progress) {
+  check_writable(target);
   const Checkpoint checkpoint = open_checkpoint(input);
   PlainSource source(checkpoint, recipe, target);
   return Run(checkpoint, input, output, source, target, progress).execute(output);
 }
 
 InteropReport convert_checkpoint(const fs::path& input, const fs::path& output, Ecosystem target, const ProgressCallback& progress) {
+  check_writable(target);
   if (is_gguf(input)) return convert_gguf(input, output, target, progress);
   const Checkpoint checkpoint = open_checkpoint(input);
   QuantizedSource source(checkpoint, target);

@@ -257,6 +257,96 @@ TEST_F(ConvertTest, WordsOfWholeCodesAreRead) {
   EXPECT_TRUE(holds_the_same(io::InteropReader::open(whole)->read(module + ".weight"), expected));
 }
 
+/// One module of a foreign file, and its weight as narrow reads it.
+io::InteropTensor read_foreign(const fs::path& directory, std::map<std::string, Tensor> tensors, const std::string& quantization) {
+  fs::remove_all(directory);
+  fs::create_directories(directory);
+  write_safetensors(directory / "model.safetensors", tensors, {{"format", "pt"}});
+  test::write_bytes(directory / "config.json", R"({"torch_dtype": "bfloat16", "quantization_config": )" + quantization + "}");
+  return io::InteropReader::open(open_checkpoint(directory))->read("m.weight");
+}
+
+Tensor single(float value) {
+  Tensor tensor = Tensor::empty(DType::kF32, {});
+  *tensor.as<float>() = value;
+  return tensor;
+}
+
+TEST_F(ConvertTest, ModelOptIsRead) {
+  const std::string config = R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})";
+  const Tensor x = test::random_values(DType::kF32, {6, 64}, 21);
+  const QuantizedTensor fp4 = quantize(x, Scheme::parse("nvfp4"));
+  const std::map<std::string, Tensor> nvfp4{{"m.weight", Tensor::over(fp4.codes, DType::kU8, {6, 32})},
+                                            {"m.weight_scale", Tensor::over(fp4.scales, DType::kF8E4m3, {6, 4})},
+                                            {"m.weight_scale_2", single(fp4.outer_scale)},
+                                            {"m.input_scale", single(0.5f)}};
+  EXPECT_TRUE(holds_the_same(read_foreign(place_ / "nvfp4", nvfp4, config), {fp4}));
+  for (const char* name : {"fp8_e4m3:tensor", "fp8_e4m3:row"}) {
+    const QuantizedTensor fp8 = quantize(x, Scheme::parse(name));
+    std::map<std::string, Tensor> tensors{{"m.weight", Tensor::over(fp8.codes, DType::kF8E4m3, {6, 64})}, {"m.input_scale", single(0.5f)}};
+    tensors.emplace("m.weight_scale", fp8.grid().count() == 1 ? single(*fp8.scales.as<float>()) : Tensor::over(fp8.scales, DType::kF32, {6}));
+    EXPECT_TRUE(holds_the_same(read_foreign(place_ / "fp8", tensors, config), {fp8})) << name;
+  }
+  EXPECT_EQ(ecosystem_of(open_checkpoint(place_ / "nvfp4")), Ecosystem::kModelOpt);
+  EXPECT_TRUE(convert_checkpoint(place_ / "nvfp4", place_ / "own", Ecosystem::kNarrow).tensors.at(0).is_exact);
+  EXPECT_TRUE(verify_as(place_ / "nvfp4", Ecosystem::kModelOpt).problems.empty());
+  std::map<std::string, Tensor> damaged = nvfp4;
+  damaged.insert_or_assign("m.weight_scale_2", single(-1.0f));
+  EXPECT_THROW(read_foreign(place_ / "bad", damaged, config), CorruptFile);
+  damaged.insert_or_assign("m.weight_scale", Tensor::over(fp4.scales, DType::kF8E4m3, {3, 8}));
+  EXPECT_THROW(read_foreign(place_ / "bad", damaged, config), CorruptFile);
+  damaged.emplace("m.pre_quant_scale", single(1.0f));
+  EXPECT_THROW(read_foreign(place_ / "bad", damaged, config), Unsupported);
+}
+
+Tensor bytes(const std::string& text) {
+  Tensor tensor = Tensor::empty(DType::kU8, {static_cast<std::int64_t>(text.size())});
+  std::copy(text.begin(), text.end(), reinterpret_cast<char*>(tensor.data()));
+  return tensor;
+}
+
+TEST_F(ConvertTest, BitsAndBytesIsRead) {
+  const std::string config = R"({"quant_method": "bitsandbytes", "load_in_4bit": true})";
+  const QuantizedTensor q = quantize(test::random_values(DType::kF32, {4, 128}, 22), Scheme::parse("nf4:block64"));
+  Tensor codes = Tensor::empty(DType::kU8, {256, 1}), map = Tensor::empty(DType::kF32, {16});
+  for (int i = 0; i < 256; ++i) codes.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(q.codes.as<std::uint8_t>()[i] << 4 | q.codes.as<std::uint8_t>()[i] >> 4);
+  std::copy(kNf4Values.begin(), kNf4Values.end(), map.as<float>());
+  const std::string state = R"({"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [4, 128]})";
+  const std::string key = "m.weight.quant_state.bitsandbytes__nf4";
+  std::map<std::string, Tensor> tensors{{"m.weight", codes}, {"m.weight.quant_map", map}, {key, bytes(state)}};
+  tensors.emplace("m.weight.absmax", Tensor::over(q.scales, DType::kF32, {8}));
+  EXPECT_TRUE(holds_the_same(read_foreign(place_ / "nf4", tensors, config), {q}));
+  EXPECT_TRUE(convert_checkpoint(place_ / "nf4", place_ / "own", Ecosystem::kNarrow).tensors.at(0).is_exact);
+
+  // Scales of scales: by the equation.
+  Tensor nested_codes = Tensor::empty(DType::kU8, {8}), nested_map = Tensor::empty(DType::kF32, {256}), outer = Tensor::empty(DType::kF32, {2});
+  for (int i = 0; i < 256; ++i) nested_map.as<float>()[i] = static_cast<float>(i) / 255.0f;
+  for (int i = 0; i < 8; ++i) nested_codes.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(31 * i);
+  outer.as<float>()[0] = 0.25f, outer.as<float>()[1] = 0.5f;
+  tensors.insert_or_assign("m.weight.absmax", nested_codes);
+  tensors.emplace("m.weight.nested_absmax", outer);
+  tensors.emplace("m.weight.nested_quant_map", nested_map);
+  tensors.insert_or_assign(key, bytes(R"({"blocksize": 64, "shape": [4, 128], "nested_blocksize": 4, "nested_offset": 0.125})"));
+  const io::InteropTensor nested = read_foreign(place_ / "nested", tensors, config);
+  for (int i = 0; i < 8; ++i)
+    EXPECT_EQ(nested.q.scales.as<float>()[i], static_cast<float>(31 * i) / 255.0f * (i < 4 ? 0.25f : 0.5f) + 0.125f);
+
+  for (const char* wrong : {"[]", "{}", R"({"blocksize": 0, "shape": [4, 128]})", R"({"blocksize": 64, "shape": [4, 999999999999999]})", R"({"blocksize": 64, "shape": [4]})",
+                            R"({"blocksize": 32, "shape": [4, 128], "nested_blocksize": 4, "nested_offset": 0})", R"({"blocksize": 64, "shape": [4, 128]})"}) {
+    tensors.insert_or_assign(key, bytes(wrong));
+    EXPECT_THROW(read_foreign(place_ / "bad", tensors, config), CorruptFile) << wrong;
+  }
+  tensors.insert_or_assign(key, bytes(R"({"blocksize": 256, "shape": [4, 128]})"));
+  EXPECT_THROW(read_foreign(place_ / "bad", tensors, config), Unsupported);
+}
+
+TEST_F(ConvertTest, FormsWithoutAWriterAreRefused) {
+  for (const Ecosystem target : {Ecosystem::kModelOpt, Ecosystem::kBitsAndBytes}) {
+    EXPECT_THROW(export_to({target, "nvfp4"}, "out"), InvalidArgument);
+    EXPECT_THROW(convert_checkpoint(place_ / "in", place_ / "out", target), InvalidArgument);
+  }
+}
+
 TEST_F(ConvertTest, SchemesWithoutAPlaceAreRefusedInOneSentence) {
   const Case refused[] = {{Ecosystem::kGptq, "fp8_e4m3:row"},
                           {Ecosystem::kGptq, "int4:tensor"},
