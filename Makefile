@@ -4,6 +4,8 @@ JOBS ?= $(shell nproc)
 SECONDS_EACH ?= 30
 BIN := build/release/bin
 PYTHON := .venv/bin/python
+# Programs run side by side here: threads that wait should not spin for long (tools/narrow/thread_waiting.h).
+export GOMP_SPINCOUNT ?= 5000
 
 .DEFAULT_GOAL := help
 .PHONY: setup build demo test test-unit test-sanitizers test-python test-install test-arm bench fuzz gpu-test gpu-bench format tidy rules clean help

@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "device/cpu_features.h"
 #include "narrow/error.h"
+#include "thread_waiting.h"
 
 namespace narrow::command {
 
@@ -178,4 +179,7 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace narrow::command
 
-int main(int argc, char** argv) { return narrow::command::run(argc, argv); }
+int main(int argc, char** argv) {
+  narrow::command::wait_politely(argv);
+  return narrow::command::run(argc, argv);
+}
