@@ -173,6 +173,12 @@ template <typename Decoder, int kCount, typename Meet>
 
 // ---- scales ----
 
+/// Narrow floats in fp32's places, their sign on top: other tools' scales may be negative. The factor mends the exponent.
+template <int kLeft>
+inline F signed_scales(I codes, std::uint32_t right, std::uint32_t mask, float factor) {
+  return mul(as_float(bit_and(shift_right_signed(shift_left<kLeft>(codes), set_lanes(right)), set_lanes(mask))), set(factor));
+}
+
 /// 16 scales from element `index` on, without the factor that all of them share.
 inline F load_own_scales(const cpu::PanelScales& scales, const void* data, std::int64_t index) {
   const auto* bytes = static_cast<const std::uint8_t*>(data) + index * scales.bytes;
@@ -180,9 +186,9 @@ inline F load_own_scales(const cpu::PanelScales& scales, const void* data, std::
   switch (scales.kind) {
     case cpu::ScaleKind::kFp32: return load(reinterpret_cast<const float*>(bytes));
     case cpu::ScaleKind::kBf16: return as_float(shift_left<16>(widen_words(words)));
-    case cpu::ScaleKind::kFp16: return mul(as_float(shift_left<13>(widen_words(words))), set(0x1p112f));
+    case cpu::ScaleKind::kFp16: return signed_scales<16>(widen_words(words), 3, 0x8FFFE000u, 0x1p112f);
     case cpu::ScaleKind::kE8m0: return as_float(larger(shift_left<23>(widen_bytes(bytes)), set_lanes(0x400000u)));
-    case cpu::ScaleKind::kFp8E4m3: return mul(as_float(shift_left<20>(widen_bytes(bytes))), set(0x1p120f));
+    case cpu::ScaleKind::kFp8E4m3: return signed_scales<24>(widen_bytes(bytes), 4, 0x87F00000u, 0x1p120f);
     case cpu::ScaleKind::kNone: break;
   }
   return set(1.0f);
