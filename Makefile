@@ -17,7 +17,7 @@ setup: ## install what is missing (apt as root, a .venv with pip); the second ti
 	@tools/dev/setup.sh
 
 build: setup ## build the library, the command, tests and benchmarks into build/release
-	@cmake --preset release > build.log 2>&1 || { cat build.log; rm -f build.log; exit 1; }
+	@cmake --preset release -DNARROW_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) > build.log 2>&1 || { cat build.log; rm -f build.log; exit 1; }
 	@grep -E 'CUDA:' build.log || true; rm -f build.log
 	@cmake --build --preset release -j $(JOBS)
 
@@ -32,7 +32,8 @@ test-unit:
 	@ctest --preset release -j $(JOBS)
 
 test-python:
-	@$(PYTHON) -m pytest -q tests/python --bin-dir $(BIN)
+	@cmake --install build/release --component python --prefix build/python > /dev/null
+	@PYTHONPATH=build/python $(PYTHON) -m pytest -q tests/python --bin-dir $(BIN)
 
 test-install:
 	@tools/dev/test_install.sh
@@ -49,7 +50,7 @@ test-sanitizers: setup ## the readers of foreign files under the address and und
 
 bench: build ## measure the CPU operations beside this machine's own limits
 	@for program in $(BIN)/bench_*; do case $$program in *cuda*) ;; *) $$program $(ARGS) || exit 1;; esac; done
-	@$(PYTHON) -m pytest -q -s tests/python --bin-dir $(BIN) -k speed --speed
+	@PYTHONPATH=build/python $(PYTHON) -m pytest -q -s tests/python --bin-dir $(BIN) -k speed --speed
 
 fuzz: setup ## run every fuzzer for SECONDS_EACH seconds
 	@tools/dev/fuzz.sh $(SECONDS_EACH)

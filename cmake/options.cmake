@@ -2,6 +2,7 @@
 option(NARROW_BUILD_TOOLS "Build the command `narrow`" ${PROJECT_IS_TOP_LEVEL})
 option(NARROW_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(NARROW_BUILD_BENCHMARKS "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
+option(NARROW_BUILD_PYTHON "Build the Python extension; needs nanobind in the Python that is found" OFF)
 option(NARROW_BUILD_FUZZERS "Build the libFuzzer targets (clang only)" OFF)
 option(NARROW_WARNINGS_AS_ERRORS "Treat warnings as errors" ${PROJECT_IS_TOP_LEVEL})
 set(NARROW_CUDA AUTO CACHE STRING "Compile the CUDA kernels: ON, OFF, or AUTO = where nvcc is found")

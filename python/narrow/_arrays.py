@@ -1,0 +1,141 @@
+"""Arrays of numpy, torch and whatever speaks DLPack, borrowed without a copy; results in the framework of the input.
+
+Frameworks are imported when an array of theirs comes along, so that `import narrow` stays quick.
+"""
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+from . import _core
+from .errors import InvalidArgument
+
+#: narrow's name of an element type (that of safetensors files) by the word that schemes use.
+WORDS = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "fp8_e4m3": "F8_E4M3", "fp8_e5m2": "F8_E5M2", "e8m0": "F8_E8M0",
+         "int8": "I8", "uint8": "U8", "int32": "I32"}
+
+#: narrow's name by numpy's and torch's.
+NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64", "bool": "BOOL", "uint8": "U8", "int8": "I8",
+         "int16": "I16", "uint16": "U16", "int32": "I32", "uint32": "U32", "int64": "I64", "uint64": "U64",
+         "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
+         "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ"}
+_FRAMEWORK_NAMES = {name: word for word, name in NAMES.items()}
+
+#: The element type in which scales of a format are stored.
+SCALE_NAMES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "e8m0": "F8_E8M0", "fp8_e4m3": "F8_E4M3"}
+
+
+def is_torch(x: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def dtype_name(dtype: Any) -> str:
+    """narrow's name of a type given as a word ("bf16"), a name ("BF16"), or a dtype of numpy or torch."""
+    if isinstance(dtype, str) and dtype in WORDS:
+        return WORDS[dtype]
+    text = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    text = text.removeprefix("torch.")
+    if text in NAMES:
+        return NAMES[text]
+    if text in _FRAMEWORK_NAMES:
+        return text
+    raise InvalidArgument(f"dtype {dtype!r} is not known; use one of {', '.join(WORDS)} or a dtype of numpy or torch")
+
+
+@functools.lru_cache(maxsize=None)
+def _numpy_dtype(name: str) -> Any:
+    import numpy
+
+    word = _FRAMEWORK_NAMES[name]
+    if hasattr(numpy, word) and word != "bool":
+        return numpy.dtype(getattr(numpy, word))
+    import ml_dtypes
+
+    return numpy.dtype(getattr(ml_dtypes, word)) if hasattr(ml_dtypes, word) else numpy.dtype(word)
+
+
+@functools.lru_cache(maxsize=None)
+def torch_dtype(name: str) -> Any:
+    """torch's dtype of a name; bytes where this torch has none."""
+    import torch
+
+    return getattr(torch, _FRAMEWORK_NAMES[name], torch.uint8)
+
+
+@functools.lru_cache(maxsize=None)
+def torch_dtype_name(dtype: Any) -> str:
+    return dtype_name(dtype)
+
+
+def borrow_torch(x: Any, keep: bool = False) -> _core.Array:
+    """A torch tensor as an array of narrow. `keep`: the array may outlive the call, so it holds the tensor."""
+    return _core.Array.at(x.data_ptr(), torch_dtype_name(x.dtype), x.shape, x.stride(), x.device.index if x.is_cuda else -1, x if keep else None)
+
+
+def _borrow_numpy(x: Any) -> _core.Array:
+    name = dtype_name(x.dtype)
+    if x.dtype.kind == "V" or x.dtype.name in ("bfloat16",) or x.dtype.name.startswith("float8"):
+        return _core.Array(x.view("uint16" if x.dtype.itemsize == 2 else "uint8"), name)
+    return _core.Array(x, name)
+
+
+def borrow(x: Any, keep: bool = False) -> _core.Array:
+    """Any array, without a copy. `keep`: for arrays that stay in use after the call."""
+    if is_torch(x):
+        return borrow_torch(x.detach(), keep)
+    if type(x).__module__ != "numpy" and hasattr(x, "__dlpack__"):
+        return _core.Array(x)
+    import numpy
+
+    return _borrow_numpy(x if isinstance(x, numpy.ndarray) else numpy.asarray(x, dtype=None if hasattr(x, "dtype") else numpy.float32))
+
+
+def maybe_borrow(x: Any, keep: bool = False) -> _core.Array | None:
+    return None if x is None else borrow(x, keep)
+
+
+def empty(shape: tuple[int, ...], name: str, like: Any) -> Any:
+    """Uninitialised memory in the framework (and on the device) of `like`; numpy for arrays that only speak DLPack."""
+    if is_torch(like):
+        import torch
+
+        return torch.empty(shape, dtype=torch_dtype(name), device=like.device)
+    import numpy
+
+    return numpy.empty(shape, _numpy_dtype(name))
+
+
+def to_framework(array: _core.Array, like: Any) -> Any:
+    """An array that narrow allocated, in the framework of `like`, without a copy."""
+    if is_torch(like):
+        import torch
+
+        made = torch.from_dlpack(array)
+        wanted = torch_dtype(array.dtype)
+        return made if made.dtype == wanted else made.view(wanted)
+    import numpy
+
+    if array.dtype == "BF16":  # numpy reads no bf16 through DLPack, but it does by its own dtype over the bytes
+        return _numpy_bf16(array)
+    made = numpy.asarray(array.exported())
+    wanted = _numpy_dtype(array.dtype)
+    return made if made.dtype == wanted else made.view(wanted)
+
+
+def _numpy_bf16(array: _core.Array) -> Any:
+    import numpy
+
+    return numpy.asarray(array.as_words().exported()).view(_numpy_dtype("BF16"))
+
+
+def float32(x: Any) -> Any:
+    """The array as contiguous fp32, in its own framework; itself where it is that already."""
+    if is_torch(x):
+        import torch
+
+        return x.detach().to(torch.float32).contiguous()
+    import numpy
+
+    return numpy.ascontiguousarray(x, dtype=numpy.float32)

@@ -1,0 +1,206 @@
+"""Quantized tensors: quantize, dequantize, requantize, fake-quantize, and products with them."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from . import _core
+from ._arrays import SCALE_NAMES, borrow, dtype_name, empty, float32, is_torch, maybe_borrow, to_framework
+from .errors import InvalidArgument
+
+Format = _core.Format
+Scheme = _core.Scheme
+
+
+def _scheme(scheme: str | Scheme) -> Scheme:
+    return scheme if isinstance(scheme, Scheme) else Scheme(scheme)
+
+
+def _on_cuda(x: Any) -> bool:
+    return is_torch(x) and x.is_cuda
+
+
+def _rows(shape: tuple[int, ...]) -> int:
+    rows = 1
+    for size in shape[:-1]:
+        rows *= size
+    return rows
+
+
+@dataclasses.dataclass
+class QuantizedTensor:
+    """A tensor in narrow form: the canonical bytes, the same on every device and in files.
+
+    real = scale * outer_scale * (decode(code) - zero_point). The parts are arrays of the framework that was quantized (numpy or torch).
+    """
+
+    scheme: Scheme
+    shape: tuple[int, ...]  #: of the values
+    codes: Any  #: uint8 [rows, row bytes]: packed along the last dimension, element 0 in the lowest bits
+    scales: Any = None  #: one per cell of the scale grid, in the scheme's own scale format
+    zero_points: Any = None  #: uint8, of asymmetric schemes
+    outer_scale: Any = 1.0  #: of nvfp4: one fp32 for the tensor (a float on the CPU, a tensor on CUDA)
+
+    @property
+    def byte_size(self) -> int:
+        """Bytes of codes, scales, zero points and outer scale."""
+        return self.scheme.byte_size(self.shape)
+
+    def dequantize(self, dtype: Any = "fp32") -> Any:
+        """The values; see :func:`dequantize`."""
+        return dequantize(self, dtype)
+
+    def core(self) -> _core.Quantized:
+        """The same tensor as the library sees it. It keeps the arrays alive."""
+        return _core.Quantized(self.scheme, self.shape, borrow(self.codes, True), maybe_borrow(self.scales, True),
+                               maybe_borrow(self.zero_points, True), float(self.outer_scale))
+
+
+def _empty_quantized(x: Any, scheme: Scheme) -> QuantizedTensor:
+    shape = tuple(x.shape)
+    if not shape:
+        raise InvalidArgument("quantize: a scalar has no rows; give it a dimension")
+    grid = scheme.grid(shape)
+    return QuantizedTensor(
+        scheme, shape,
+        codes=empty((_rows(shape), scheme.row_bytes(shape[-1])), "U8", x),
+        scales=empty(grid, SCALE_NAMES[scheme.scale.name], x) if scheme.has_scales else None,
+        zero_points=empty(grid, "U8", x) if scheme.asymmetric else None)
+
+
+def quantize(x: Any, scheme: str | Scheme, *, rounding: str = "nearest_even", overflow: str = "saturate", nonfinite: str = "error",
+             seed: int = 0, scales: Any = None, zero_points: Any = None, outer_scale: Any = None) -> QuantizedTensor:
+    """The codes and scales of `x`: fp32, fp16 or bf16, any strides, of numpy, torch or any DLPack framework.
+
+    rounding: nearest_even, toward_zero or stochastic (drawn from `seed`). overflow: saturate or ieee. nonfinite: error, or saturate NaN to
+    zero and infinities to the largest value; on CUDA it always saturates. scales, zero_points: static quantization, one per grid cell.
+    outer_scale: of a scheme that has one, known beforehand. CUDA tensors are quantized on torch's current stream.
+    """
+    scheme = _scheme(scheme)
+    if not hasattr(x, "shape"):
+        import numpy
+
+        x = numpy.asarray(x, dtype=numpy.float32)
+    q = _empty_quantized(x, scheme)
+    given = dict(given_scales=maybe_borrow(None if scales is None else float32(scales)), given_zero_points=maybe_borrow(zero_points))
+    if _on_cuda(x):
+        from ._cuda import quantize_cuda
+
+        quantize_cuda(x, q, rounding=rounding, seed=seed, given_outer_scale=outer_scale, **given)
+        return q
+    q.outer_scale = _core.quantize_into(borrow(x), scheme, borrow(q.codes), maybe_borrow(q.scales), maybe_borrow(q.zero_points), rounding=rounding,
+                                        overflow=overflow, nonfinite=nonfinite, seed=seed, given_outer_scale=outer_scale, **given)
+    return q
+
+
+def dequantize(q: QuantizedTensor, dtype: Any = "fp32") -> Any:
+    """The values in fp32, fp16 or bf16: rounded once to fp32 by the scale, once more to a 16-bit type."""
+    y = empty(q.shape, dtype_name(dtype), q.codes)
+    if _on_cuda(q.codes):
+        from ._cuda import dequantize_cuda
+
+        dequantize_cuda(q, y)
+    else:
+        _core.dequantize_into(q.core(), borrow(y))
+    return y
+
+
+def requantize(q: QuantizedTensor, scheme: str | Scheme, **options: Any) -> QuantizedTensor:
+    """The same tensor in another scheme, through its exact fp32 values. Options as in :func:`quantize`."""
+    return quantize(dequantize(q), scheme, **options)
+
+
+def fake_quantize(x: Any, scheme: str | Scheme, *, rounding: str = "nearest_even", overflow: str = "saturate", nonfinite: str = "error",
+                  seed: int = 0, scales: Any = None, zero_points: Any = None, outer_scale: Any = None) -> Any:
+    """dequantize(quantize(x)) in x's own type: what training with quantization sees. Options as in :func:`quantize`."""
+    scheme = _scheme(scheme)
+    if _on_cuda(x):
+        q = quantize(x, scheme, rounding=rounding, seed=seed, scales=scales, zero_points=zero_points, outer_scale=outer_scale)
+        return dequantize(q, x.dtype)
+    source = borrow(x)
+    y = empty(tuple(x.shape), source.dtype, x)
+    _core.fake_quantize_into(source, scheme, borrow(y), rounding=rounding, overflow=overflow, nonfinite=nonfinite, seed=seed,
+                             given_scales=maybe_borrow(None if scales is None else float32(scales)), given_zero_points=maybe_borrow(zero_points),
+                             given_outer_scale=outer_scale)
+    return y
+
+
+def compare(x: Any, y: Any) -> dict[str, float]:
+    """How far y is from x: max_absolute, mean_absolute, rms, sqnr_db, cosine, count."""
+    return _core.compare(borrow(x), borrow(y))
+
+
+class PreparedWeight:
+    """A weight [n, k] in the layout of the CPU kernels that multiply it: made once, used for many products."""
+
+    def __init__(self, weight: QuantizedTensor | Any):
+        self._core = _core.PreparedWeight(weight.core() if isinstance(weight, QuantizedTensor) else borrow(weight, True))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._core.n, self._core.k
+
+    @property
+    def scheme(self) -> Scheme:
+        return self._core.scheme
+
+    @property
+    def byte_size(self) -> int:
+        return self._core.byte_size
+
+
+def prepare(weight: QuantizedTensor | Any) -> PreparedWeight:
+    """A quantized or dense weight [n, k] for :func:`matmul`."""
+    return PreparedWeight(weight)
+
+
+def matmul(x: Any, w: PreparedWeight | QuantizedTensor | Any, *, bias: Any = None, activation: str = "none", residual: Any = None,
+           dtype: Any = "fp32", out_scale: float = 1.0, inputs: str | Scheme | None = None, input_scales: Any = None,
+           input_zero_points: Any = None) -> Any:
+    """y[..., n] = convert(activate(sum_k x[..., k] * w[n, k] + bias[n]) + residual), on the CPU.
+
+    x: values, or a QuantizedTensor. inputs: a scheme that x is rounded to first, dynamically or with static `input_scales`. activation: none,
+    relu, gelu or silu. dtype: fp32, fp16, bf16; int8 and fp8 requantized by `out_scale`; int32 for the exact integer sum.
+    """
+    weight = w if isinstance(w, PreparedWeight) else prepare(w)
+    bias = maybe_borrow(None if bias is None else float32(bias))
+    if isinstance(x, QuantizedTensor):
+        if activation != "none" or residual is not None or inputs is not None:
+            raise InvalidArgument("matmul: activation, residual and inputs go with values, not with quantized inputs")
+        return to_framework(_core.matmul_codes(x.core(), weight._core, bias=bias, out=dtype_name(dtype)), x.codes)
+    y = _core.matmul(borrow(x), weight._core, bias=bias, activation=activation, residual=maybe_borrow(residual), out=dtype_name(dtype),
+                     out_scale=out_scale, input=None if inputs is None else _scheme(inputs),
+                     input_scales=maybe_borrow(None if input_scales is None else float32(input_scales)),
+                     input_zero_points=maybe_borrow(input_zero_points))
+    return to_framework(y, x)
+
+
+def explain_matmul(m: int, n: int, k: int, weight: str | Scheme, inputs: str | Scheme | None = None) -> list[dict[str, str]]:
+    """The rows of the kernel table for a product on this CPU, best first, and why each is taken or refused."""
+    rows = _core.explain_matmul(m, n, k, _scheme(weight), None if inputs is None else _scheme(inputs))
+    return [dict(zip(("name", "isa", "state", "reason"), row)) for row in rows]
+
+
+def formats() -> list[Format]:
+    """The named formats. Any other fpN_eEmM is one too."""
+    return [Format(name) for name in _core.format_names()]
+
+
+def schemes() -> list[Scheme]:
+    """Every standard scheme once."""
+    return [Scheme(name) for name in _core.scheme_names()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """Weights and activations under the name that the field gives them."""
+
+    name: str
+    weights: str
+    activations: str  #: SCHEME:dynamic or SCHEME:static; empty: weight-only
+    meaning: str
+
+
+def presets() -> list[Preset]:
+    """The presets of the command: W8A8, FP8_DYNAMIC, NVFP4, ..."""
+    return [Preset(*row) for row in _core.presets()]

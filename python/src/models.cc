@@ -1,0 +1,69 @@
+/// The executor: perplexity, and calibration over a model's own layers.
+
+#include <filesystem>
+
+#include <nanobind/stl/filesystem.h>
+
+#include "array.h"
+#include "narrow/calibrate.h"
+#include "narrow/evaluate.h"
+#include "narrow/model.h"
+
+namespace narrow::python {
+namespace {
+
+using Path = std::filesystem::path;
+
+nb::dict evaluate_files(const Path& path, const TokenWindows& windows, std::string_view scheme, const std::optional<Path>& base) {
+  Evaluation result;
+  {
+    const nb::gil_scoped_release unlocked;
+    ModelOptions options;
+    if (!scheme.empty()) options.recipe = Recipe::of(scheme);
+    const Model model = open_model(path, options);
+    std::optional<Model> compared;
+    EvaluateOptions how;
+    if (base) {
+      compared = open_model(*base);
+      how.base = &*compared;
+    }
+    result = evaluate(model, windows, how);
+  }
+  nb::dict fields;
+  fields["windows"] = result.windows;
+  fields["tokens"] = result.tokens;
+  fields["nll"] = result.nll;
+  fields["perplexity"] = result.perplexity;
+  fields["perplexity_stderr"] = result.perplexity_stderr;
+  fields["tokens_per_second"] = result.tokens_per_second;
+  if (result.divergence) {
+    fields["base_perplexity"] = result.divergence->base_perplexity;
+    fields["kl_mean"] = result.divergence->kl_mean;
+    fields["top1_agreement"] = result.divergence->top1_agreement;
+  }
+  return fields;
+}
+
+/// One window at a time: memory is a window's, whatever the text.
+CalibrationStatistics calibrate_files(const Path& path, const TokenWindows& windows, bool with_second_moment) {
+  const Model model = open_model(path);
+  CalibrationStatistics statistics;
+  for (const std::vector<std::int32_t>& window : windows) {
+    KvCache cache = model.make_cache();
+    const Sequence sequence{window, &cache};
+    model.forward({&sequence, 1}, Logits::kLast,
+                  [&](std::span<const std::string> modules, const Tensor& x) { statistics.add(modules, x, with_second_moment); });
+  }
+  return statistics;
+}
+
+}  // namespace
+
+void bind_models(nb::module_& module) {
+  module.def("read_token_windows", [](const Path& path, const std::string& tensor) { return read_token_windows(path, tensor); }, nb::arg("path"),
+             nb::arg("tensor"), Unlocked());
+  module.def("evaluate", &evaluate_files, nb::arg("path"), nb::arg("windows"), nb::arg("scheme") = "", nb::arg("base") = nb::none());
+  module.def("calibrate", &calibrate_files, nb::arg("path"), nb::arg("windows"), nb::arg("with_second_moment") = false, Unlocked());
+}
+
+}  // namespace narrow::python
