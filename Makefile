@@ -33,7 +33,7 @@ test-unit:
 
 test-python:
 	@cmake --install build/release --component python --prefix build/python > /dev/null
-	@PYTHONPATH=build/python $(PYTHON) -m pytest -q tests/python --bin-dir $(BIN)
+	@OMP_WAIT_POLICY=passive PYTHONPATH=build/python $(PYTHON) -m pytest -q tests/python --bin-dir $(BIN)
 
 test-install:
 	@tools/dev/test_install.sh

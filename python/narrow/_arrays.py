@@ -69,9 +69,9 @@ def torch_dtype_name(dtype: Any) -> str:
     return dtype_name(dtype)
 
 
-def borrow_torch(x: Any, keep: bool = False) -> _core.Array:
-    """A torch tensor as an array of narrow. `keep`: the array may outlive the call, so it holds the tensor."""
-    return _core.Array.at(x.data_ptr(), torch_dtype_name(x.dtype), x.shape, x.stride(), x.device.index if x.is_cuda else -1, x if keep else None)
+def borrow_torch(x: Any) -> _core.Array:
+    """A torch tensor as an array of narrow, which holds it. Quicker than a DLPack capsule, and of no other meaning."""
+    return _core.Array.at(x.data_ptr(), torch_dtype_name(x.dtype), x.shape, x.stride(), x.device.index if x.is_cuda else -1, x)
 
 
 def _borrow_numpy(x: Any) -> _core.Array:
@@ -81,10 +81,10 @@ def _borrow_numpy(x: Any) -> _core.Array:
     return _core.Array(x, name)
 
 
-def borrow(x: Any, keep: bool = False) -> _core.Array:
-    """Any array, without a copy. `keep`: for arrays that stay in use after the call."""
+def borrow(x: Any) -> _core.Array:
+    """Any array, without a copy; the result keeps it alive."""
     if is_torch(x):
-        return borrow_torch(x.detach(), keep)
+        return borrow_torch(x.detach())
     if type(x).__module__ != "numpy" and hasattr(x, "__dlpack__"):
         return _core.Array(x)
     import numpy
@@ -92,8 +92,8 @@ def borrow(x: Any, keep: bool = False) -> _core.Array:
     return _borrow_numpy(x if isinstance(x, numpy.ndarray) else numpy.asarray(x, dtype=None if hasattr(x, "dtype") else numpy.float32))
 
 
-def maybe_borrow(x: Any, keep: bool = False) -> _core.Array | None:
-    return None if x is None else borrow(x, keep)
+def maybe_borrow(x: Any) -> _core.Array | None:
+    return None if x is None else borrow(x)
 
 
 def empty(shape: tuple[int, ...], name: str, like: Any) -> Any:

@@ -52,8 +52,8 @@ class QuantizedTensor:
 
     def core(self) -> _core.Quantized:
         """The same tensor as the library sees it. It keeps the arrays alive."""
-        return _core.Quantized(self.scheme, self.shape, borrow(self.codes, True), maybe_borrow(self.scales, True),
-                               maybe_borrow(self.zero_points, True), float(self.outer_scale))
+        return _core.Quantized(self.scheme, self.shape, borrow(self.codes), maybe_borrow(self.scales),
+                               maybe_borrow(self.zero_points), float(self.outer_scale))
 
 
 def _empty_quantized(x: Any, scheme: Scheme) -> QuantizedTensor:
@@ -134,7 +134,7 @@ class PreparedWeight:
     """A weight [n, k] in the layout of the CPU kernels that multiply it: made once, used for many products."""
 
     def __init__(self, weight: QuantizedTensor | Any):
-        self._core = _core.PreparedWeight(weight.core() if isinstance(weight, QuantizedTensor) else borrow(weight, True))
+        self._core = _core.PreparedWeight(weight.core() if isinstance(weight, QuantizedTensor) else borrow(weight))
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -1,0 +1,129 @@
+"""QuantizedLinear: an nn.Linear whose weight is codes and scales, in the names and types of narrow's checkpoints."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._arrays import SCALE_NAMES, torch_dtype
+from ..errors import InvalidArgument
+from ..quantization import QuantizedTensor, quantize
+from .ops import scheme_of, split_inputs
+
+
+class QuantizedWeight(nn.Module):
+    """The parts of a quantized matrix [n, k] as buffers: codes, scales, zero_points, outer_scale.
+
+    As the submodule `weight` of a layer its state has the names of narrow's files: ...weight.codes, ...weight.scales.
+    """
+
+    def __init__(self, n: int, k: int, scheme: str, device: Any = None):
+        super().__init__()
+        form = scheme_of(scheme)
+        self.scheme, self.shape = str(form), torch.Size((n, k))
+        grid = form.grid((n, k))
+        self.register_buffer("codes", torch.zeros(n, form.row_bytes(k), dtype=torch.uint8, device=device))
+        self.register_buffer("scales", torch.ones(grid, device=device).to(torch_dtype(SCALE_NAMES[form.scale.name])) if form.has_scales else None)
+        self.register_buffer("zero_points", torch.zeros(grid, dtype=torch.uint8, device=device) if form.asymmetric else None)
+        self.register_buffer("outer_scale", torch.ones(1, device=device) if form.has_outer_scale else None)
+
+    @classmethod
+    def of(cls, q: QuantizedTensor) -> QuantizedWeight:
+        """The parts of a quantized matrix, shared."""
+        made = cls(*q.shape, str(q.scheme), device="meta")
+        made.codes, made.scales, made.zero_points = q.codes, q.scales, q.zero_points
+        if q.scheme.has_outer_scale:
+            made.outer_scale = torch.as_tensor(q.outer_scale, dtype=torch.float32, device=q.codes.device).reshape(1)
+        return made
+
+    @property
+    def device(self) -> torch.device:
+        return self.codes.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.codes.dtype
+
+    def quantized(self) -> QuantizedTensor:
+        """The same as a QuantizedTensor, memory shared."""
+        outer: Any = 1.0
+        if self.outer_scale is not None:
+            outer = self.outer_scale if self.outer_scale.is_cuda else float(self.outer_scale)
+        return QuantizedTensor(scheme_of(self.scheme), tuple(self.shape), self.codes, self.scales, self.zero_points, outer)
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.ops.narrow.dequantize(self.codes, self.scales, self.zero_points, self.outer_scale, self.scheme, list(self.shape), dtype)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> QuantizedWeight:
+        """model.half() and the like change the type of values; codes and scales are not values, they only move."""
+        def move(part: Tensor) -> Tensor:
+            moved = fn(part)
+            return moved if moved.dtype == part.dtype else part.to(moved.device)
+
+        return super()._apply(move, recurse)
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.shape)}, {self.scheme}"
+
+
+class QuantizedLinear(nn.Module):
+    """y = x W^T + b with a quantized weight and, where `inputs` is given, an input that is rounded first.
+
+    inputs: SCHEME:dynamic or SCHEME:static; a static one has its scale (and zero point) in buffers.
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, scheme: str = "int8:row", inputs: str = "", device: Any = None,
+                 dtype: torch.dtype | None = None):
+        super().__init__()
+        self.in_features, self.out_features, self.inputs = in_features, out_features, inputs
+        self.weight = QuantizedWeight(out_features, in_features, scheme, device)
+        self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
+        rounding, is_static = split_inputs(inputs)
+        asymmetric = bool(inputs) and scheme_of(rounding).asymmetric
+        self.register_buffer("input_scale", torch.ones(1, device=device) if is_static else None)
+        self.register_buffer("input_zero_point", torch.zeros(1, dtype=torch.uint8, device=device) if is_static and asymmetric else None)
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, scheme: str, inputs: str = "", input_scale: tuple[float, int] | None = None,
+                    quantized: QuantizedTensor | None = None) -> QuantizedLinear:
+        """An nn.Linear, rounded to nearest, or with a weight that was quantized already."""
+        made = cls(linear.in_features, linear.out_features, linear.bias is not None, scheme, inputs, device="meta")
+        q = quantized if quantized is not None else quantize(linear.weight.detach(), scheme)
+        made.weight, made.bias = QuantizedWeight.of(q), linear.bias
+        device = q.codes.device
+        if made.input_scale is not None:
+            if input_scale is None:
+                raise InvalidArgument(f"the input is {inputs}, but no calibration gives its scale; pass statistics of the model's inputs")
+            made.set_input_scale(*input_scale, device=device)
+        made.train(linear.training)
+        return made
+
+    def set_input_scale(self, scale: float, zero_point: int = 0, device: Any = None) -> None:
+        """The calibrated scale of a static input."""
+        device = self.weight.device if device is None else device
+        self.input_scale = torch.tensor([scale], dtype=torch.float32, device=device)
+        if self.input_zero_point is not None:
+            self.input_zero_point = torch.tensor([zero_point], dtype=torch.uint8, device=device)
+
+    @property
+    def scheme(self) -> str:
+        return self.weight.scheme
+
+    def _apply(self, fn: Any, recurse: bool = True) -> QuantizedLinear:
+        scale = self.input_scale
+        super()._apply(fn, recurse)
+        if scale is not None:  # a scale stays fp32, whatever the model's type
+            self.input_scale = scale.to(self.input_scale.device)
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        w = self.weight
+        return torch.ops.narrow.linear(x, w.codes, w.scales, w.zero_points, w.outer_scale, self.bias, w.scheme, self.inputs, self.input_scale,
+                                       self.input_zero_point)
+
+    def extra_repr(self) -> str:
+        inputs = f", inputs={self.inputs}" if self.inputs else ""
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}{inputs}"

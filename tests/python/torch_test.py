@@ -1,0 +1,256 @@
+"""narrow.torch: QuantizedLinear and quantize_ beside the command on the example model, compiled, saved, copied, cast; the direct calls."""
+import copy
+import json
+import pathlib
+import subprocess
+
+import pytest
+
+torch = pytest.importorskip("torch")
+narrow = pytest.importorskip("narrow", reason="the Python package is not built")
+from torch import nn  # noqa: E402
+
+import narrow.torch as nt  # noqa: E402
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+MODEL = EXAMPLES / "docs-llama-13m"
+TOKENS = EXAMPLES / "docs_tokens.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+
+
+def mlp(dtype=torch.float32, bias=True):
+    return nn.Sequential(nn.Linear(64, 96, bias=bias), nn.SiLU(), nn.Linear(96, 32, bias=bias)).to(dtype)
+
+
+# ---- the model ----
+
+
+@pytest.fixture(scope="module")
+def llama():
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    from safetensors.torch import load_file
+    return load_file(TOKENS)["eval"][:2, :128].long()
+
+
+def perplexity(model, tokens):
+    with torch.inference_mode():
+        logits = model(tokens).logits[:, :-1].double()
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1)).exp().item()
+
+
+SCHEMES = ["int8:row", "int4:block128:asym", "fp8_e4m3:128x128", "fp6_e3m2:row", "fp5_e2m2:row", "fp4_e2m1:row", "nvfp4", "mxfp4", "msfp12",
+           "nf4:block64", "int3:block32:asym"]
+
+
+@pytest.fixture(scope="module")
+def command_perplexity(bin_dir, tmp_path_factory, tokens):
+    from safetensors.torch import save_file
+    folder = tmp_path_factory.mktemp("tokens")
+    save_file({"eval": tokens.to(torch.int32).contiguous()}, folder / "tokens.safetensors")
+
+    def run(*arguments):
+        done = subprocess.run([bin_dir / "narrow", "eval", *map(str, arguments), "--tokens", folder / "tokens.safetensors", "--compute", "fp32", "--json",
+                               "--quiet"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["perplexity"]
+
+    return run
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_perplexity_is_that_of_the_command(llama, tokens, command_perplexity, scheme):
+    """Four digits, of the same windows."""
+    model = nt.quantize_(copy.deepcopy(llama), scheme)
+    assert perplexity(model, tokens) == pytest.approx(command_perplexity(MODEL, "--scheme", scheme), rel=5e-5)
+
+
+@pytest.mark.parametrize("scheme", ["W8A8", "FP8_DYNAMIC"])
+def test_rounded_inputs_are_near_the_command(llama, tokens, command_perplexity, scheme):
+    """Rounding an input turns the last bit of a sum into a whole code, so perplexities agree in the mean, not in their digits; a layer does."""
+    model = nt.quantize_(copy.deepcopy(llama), scheme)
+    assert perplexity(model, tokens) == pytest.approx(command_perplexity(MODEL, "--scheme", scheme), rel=5e-3)
+    layer, x = model.model.layers[0].mlp.up_proj, torch.randn(2, 5, 384)
+    exact = narrow.fake_quantize(x, layer.inputs.removesuffix(":dynamic")).double() @ layer.weight.dequantize().double().T
+    assert (layer(x).double() - exact).abs().max() < 1e-5 * exact.abs().max()
+
+
+@pytest.mark.parametrize("scheme", ["fp6_e3m2:row", "W8A8"])
+def test_a_compiled_model_is_the_same(llama, tokens, scheme):
+    """One graph, no break. aot_eager runs the traced operators; inductor compiles the small model below."""
+    model = nt.quantize_(copy.deepcopy(llama), scheme)
+    with torch.inference_mode():
+        expected = model(tokens, use_cache=False).logits
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")(tokens, use_cache=False).logits
+    assert (compiled - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize("scheme", ["W8A8-static", "nvfp4"])
+def test_a_checkpoint_loads_with_transformers(llama, tokens, command_perplexity, tmp_path, scheme):
+    transformers = pytest.importorskip("transformers")
+    import narrow.torch.huggingface  # noqa: F401
+    folder = tmp_path / "small"
+    if "static" in scheme:
+        statistics = narrow.calibrate(MODEL, tokens.tolist())
+        statistics.save(tmp_path / "stats.safetensors")
+        expected = command_perplexity(MODEL, "--scheme", scheme, "--stats", tmp_path / "stats.safetensors")
+        same = nt.quantize_(copy.deepcopy(llama), nt.QuantizeConfig(scheme, statistics=tmp_path / "stats.safetensors"))
+        assert perplexity(same, tokens) == pytest.approx(expected, rel=5e-3)
+        expected = perplexity(same, tokens)
+        write_static(folder, scheme, same)
+    else:
+        narrow.quantize_checkpoint(MODEL, folder, scheme)
+        expected = command_perplexity(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    assert isinstance(model.model.layers[0].mlp.up_proj, nt.QuantizedLinear) and isinstance(model.lm_head, nn.Linear)
+    assert perplexity(model, tokens) == pytest.approx(expected, rel=5e-5)
+    model.save_pretrained(tmp_path / "again")
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "again", dtype=torch.float32).eval()
+    assert perplexity(again, tokens) == pytest.approx(expected, rel=1e-6)
+
+
+def write_static(folder, scheme, model):
+    """A directory as `narrow quantize` writes it, from a model that quantize_ made."""
+    from narrow.torch.huggingface import NarrowConfig
+    config = NarrowConfig(scheme)
+    for name, module in model.named_modules():
+        if isinstance(module, nt.QuantizedLinear):
+            config.activations["scales"][name] = {"scale": module.input_scale.item(), "zero_point": 0}
+    model.config.quantization_config = config
+    model.save_pretrained(folder)
+
+
+def test_quantizes_as_transformers_loads(tokens, llama):
+    transformers = pytest.importorskip("transformers")
+    from narrow.torch.huggingface import NarrowConfig
+    model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32, quantization_config=NarrowConfig("int8:row")).eval()
+    expected = nt.quantize_(copy.deepcopy(llama), "int8:row")
+    assert torch.equal(model.model.layers[0].mlp.up_proj.weight.codes, expected.model.layers[0].mlp.up_proj.weight.codes)
+
+
+# ---- the layer ----
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("scheme", ["int8:row", "int4:block32:asym", "fp6_e3m2:row", "nvfp4", "mxfp8_e5m2", "msfp16", "fp16:none", "int1:row"])
+def test_the_layer_multiplies_its_values(scheme, dtype):
+    linear, x = nn.Linear(64, 48).to(dtype), torch.randn(2, 3, 64, dtype=dtype)
+    layer = nt.QuantizedLinear.from_linear(linear, scheme)
+    exact = x.double() @ layer.weight.dequantize().double().T + linear.bias.double()
+    y = layer(x)
+    assert y.dtype == dtype and y.shape == (2, 3, 48)
+    assert (y.double() - exact).abs().max() <= {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}[dtype] * exact.abs().max()
+    assert torch.equal(layer.weight.dequantize(), narrow.fake_quantize(linear.weight.detach().float(), scheme)) or dtype != torch.float32
+
+
+def test_operators_pass_torch_own_checks():
+    """Schema, fake implementation, autograd registration and AOT dispatch, by torch.library.opcheck."""
+    layer = nt.QuantizedLinear.from_linear(nn.Linear(32, 16), "int4:block32:asym")
+    w, x = layer.weight, torch.randn(3, 32, requires_grad=True)
+    arguments = (x, w.codes, w.scales, w.zero_points, None, layer.bias, w.scheme, "", None, None)
+    torch.library.opcheck(torch.ops.narrow.linear.default, arguments)
+    torch.library.opcheck(torch.ops.narrow.quantize.default, (x.detach(), w.scheme, None, None))
+    torch.library.opcheck(torch.ops.narrow.dequantize.default, (w.codes, w.scales, w.zero_points, None, w.scheme, [16, 32], torch.float32))
+    torch.library.opcheck(torch.ops.narrow.fake_quantize.default, (x, "int8:row", "nearest_even", 0))
+    torch.library.opcheck(torch.ops.narrow.fake_quantize_learned.default, (x, torch.full((3, 1), 0.1, requires_grad=True), None, "int4:row", 1.0))
+
+
+def test_compiles_with_inductor():
+    model, x = nt.quantize_(mlp(), "fp6_e3m2:row"), torch.randn(4, 64)
+    with torch.inference_mode():
+        assert torch.allclose(torch.compile(model, fullgraph=True)(x), model(x), atol=1e-5)
+
+
+def test_state_dict_and_safetensors(tmp_path):
+    from safetensors.torch import load_file, save_file
+    source = nt.quantize_(mlp(), {"0": "nvfp4", "2": "int4:block32:asym"})
+    x = torch.randn(5, 64)
+    assert {"0.weight.codes", "0.weight.scales", "0.weight.outer_scale", "2.weight.zero_points", "2.bias"} <= set(source.state_dict())
+    save_file(source.state_dict(), tmp_path / "m.safetensors")
+    other = nt.quantize_(mlp(), {"0": "nvfp4", "2": "int4:block32:asym"})
+    before = other(x)
+    other.load_state_dict(load_file(tmp_path / "m.safetensors"))
+    assert torch.equal(other(x), source(x)) and not torch.equal(before, source(x))  # the prepared weight was made anew
+    torch.save(source, tmp_path / "m.pt")
+    assert torch.equal(torch.load(tmp_path / "m.pt", weights_only=False)(x), source(x))
+
+
+def test_copies_casts_and_moves():
+    model, x = nt.quantize_(mlp(), "int8:row"), torch.randn(5, 64)
+    twin = copy.deepcopy(model)
+    twin[0].weight.scales.mul_(2.0)
+    assert not torch.equal(twin(x), model(x))
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    assert half[0].weight.scales.dtype == torch.float32 and half[0].bias.dtype == torch.bfloat16
+    assert half(x.bfloat16()).dtype == torch.bfloat16 and half.to("cpu")[0].weight.device.type == "cpu"
+    meta = copy.deepcopy(model).to("meta")
+    assert meta(torch.empty(5, 64, device="meta")).shape == (5, 32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model(x).dtype == torch.bfloat16
+    assert "int8:row" in repr(model)
+
+
+def test_gradients_reach_the_input_and_the_bias():
+    layer, x = nt.QuantizedLinear.from_linear(nn.Linear(32, 16), "fp8_e4m3:row"), torch.randn(4, 32, requires_grad=True)
+    weight = layer.weight.dequantize()
+    layer(x).square().sum().backward()
+    y = x.detach() @ weight.T + layer.bias.detach()
+    assert torch.allclose(x.grad, 2 * y @ weight, atol=1e-3) and torch.allclose(layer.bias.grad, 2 * y.sum(0), atol=1e-3)
+
+
+def test_who_is_quantized_and_how():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.lm_head = mlp(), nn.Linear(32, 8)
+
+    kinds = lambda model: {name: module.scheme for name, module in model.named_modules() if isinstance(module, nt.QuantizedLinear)}
+    assert kinds(nt.quantize_(Net(), "int8")) == {"body.0": "int8:row", "body.2": "int8:row"}
+    assert kinds(nt.quantize_(Net(), {r"body\.2": "fp6_e3m2", "lm.*": "W8A16"})) == {"body.2": "fp6_e3m2:row", "lm_head": "int8:row"}
+    config = nt.QuantizeConfig("W4A16", ignore=(), rules={"body.0": None, "re:.*head": "FP8_DYNAMIC"})
+    model = nt.quantize_(Net(), config)
+    assert kinds(model) == {"body.2": "int4:block128", "lm_head": "fp8_e4m3:row"} and model.lm_head.inputs == "fp8_e4m3:row:dynamic"
+    with pytest.raises(narrow.InvalidArgument, match="no Linear"):
+        nt.quantize_(Net(), {"nothing": "int8"})
+    with pytest.raises(ValueError, match="calibration"):
+        nt.quantize_(Net(), "W8A8-static")
+    with pytest.raises(ValueError, match="int99"):
+        nt.quantize_(Net(), "int99")
+
+
+def test_direct_calls_of_the_seeds():
+    weight, act = torch.randn(96, 64), torch.randn(3, 64, dtype=torch.float16)
+    for ebits, mbits in [(3, 2), (2, 3), (2, 2), (3, 1), (2, 1)]:
+        packed, scales = nt.to_fpx(weight, ebits, mbits)
+        assert packed.shape == (96, 64 * (1 + ebits + mbits) // 8)
+        values = narrow.fake_quantize(weight, f"fp{1 + ebits + mbits}_e{ebits}m{mbits}:row")
+        assert torch.allclose(nt.fpx_linear(ebits, mbits, act, packed, scales).float(), act.float() @ values.T, atol=0.05)
+
+    x, y = torch.randn(16, 32), torch.randn(16, 32)
+    for product, dtype in [(nt.fp8e4m3_matmul, torch.float8_e4m3fn), (nt.fp8e5m2_matmul, torch.float8_e5m2)]:
+        a, b = x.to(dtype), y.to(dtype)
+        assert torch.allclose(product(a, b.transpose(0, 1)), a.float() @ b.float().T, atol=1e-4)
+        assert torch.allclose(product(a, b.transpose(0, 1), 2.0, 0.5), a.float() @ b.float().T, atol=1e-4)
+
+    a, b = nt.fp32_to_msfp16(x), nt.fp32_to_msfp16(y)
+    assert torch.equal(a.dequantize(), narrow.fake_quantize(x, "msfp16")) and b.T.shape == (32, 16)
+    assert torch.allclose(nt.msfp16_matmul(a, b.transpose(0, 1)), a.dequantize() @ b.dequantize().T, atol=1e-4)
+
+    codes, scales = nt.to_int8(weight)
+    rows = torch.randn(5, 64)
+    rounded, exact = narrow.fake_quantize(rows, "int8:row"), narrow.fake_quantize(weight, "int8:row")
+    assert torch.allclose(nt.int8_linear_dynamic(rows, codes, scales), rounded @ exact.T, atol=1e-4)
+    scale = (rows.abs().max() / 127).item()
+    static = narrow.fake_quantize(rows, "int8:tensor", scales=[scale])
+    assert torch.allclose(nt.int8_linear_static(rows, codes, scales, scale), static @ exact.T, atol=1e-4)
+    with pytest.raises(ValueError, match="float8_e4m3fn"):
+        nt.fp8e4m3_matmul(x, y.T)
