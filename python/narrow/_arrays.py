@@ -71,7 +71,15 @@ def torch_dtype_name(dtype: Any) -> str:
 
 def borrow_torch(x: Any) -> _core.Array:
     """A torch tensor as an array of narrow, which holds it. Quicker than a DLPack capsule, and of no other meaning."""
-    return _core.Array.at(x.data_ptr(), torch_dtype_name(x.dtype), x.shape, x.stride(), x.device.index if x.is_cuda else -1, x)
+    return _core.Array.at(x.data_ptr(), torch_dtype_name(x.dtype), x.shape, () if x.is_contiguous() else x.stride(),
+                          x.device.index if x.is_cuda else -1, x)
+
+
+def borrow_bytes(x: Any) -> _core.Array:
+    """A torch tensor's memory without its type and shape: codes, scales and zero points, whose sizes the scheme tells."""
+    if not x.is_contiguous():
+        x = x.contiguous()
+    return _core.Array.bytes_at(x.data_ptr(), x.nbytes, x.device.index if x.is_cuda else -1, x)
 
 
 def _borrow_numpy(x: Any) -> _core.Array:

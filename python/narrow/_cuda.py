@@ -10,7 +10,7 @@ from ._arrays import borrow_torch
 
 
 def current_stream(x: torch.Tensor) -> int:
-    return torch.cuda.current_stream(x.device).cuda_stream
+    return torch._C._cuda_getCurrentRawStream(x.device.index)
 
 
 def _maybe(x: torch.Tensor | None) -> _core.Array | None:

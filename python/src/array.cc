@@ -103,15 +103,22 @@ Array at_pointer(std::uintptr_t pointer, std::string_view dtype, Shape shape, Sh
   return {Tensor::borrow(reinterpret_cast<void*>(pointer), parse_dtype(dtype), std::move(shape), std::move(strides), device), hold(std::move(owner))};
 }
 
-nb::object export_array(const Array& array) {
+namespace {
+
+template <typename... Framework>
+nb::object export_as(const Array& array) {
   const Tensor& tensor = array.tensor;
   if (bits_of(tensor.dtype()) < 8) throw InvalidArgument(fmt::format("{} tensors are packed; read their bytes as codes", name_of(tensor.dtype())));
   std::vector<std::size_t> shape(tensor.shape().begin(), tensor.shape().end());
   nb::capsule owner(new Array(array), [](void* held) noexcept { delete static_cast<Array*>(held); });
   const bool on_cpu = tensor.device().is_cpu();
-  return nb::cast(nb::ndarray<nb::array_api>(tensor.data(), shape.size(), shape.data(), owner, tensor.strides().data(), exported_dtype(tensor.dtype()),
+  return nb::cast(nb::ndarray<Framework...>(tensor.data(), shape.size(), shape.data(), owner, tensor.strides().data(), exported_dtype(tensor.dtype()),
                                 on_cpu ? nb::device::cpu::value : nb::device::cuda::value, tensor.device().index));
 }
+
+}  // namespace
+
+nb::object export_array(const Array& array) { return export_as<nb::array_api>(array); }
 
 std::optional<Tensor> tensor_of(const std::optional<Array>& array) { return array ? std::optional<Tensor>(array->tensor) : std::nullopt; }
 
@@ -121,6 +128,9 @@ void bind_array(nb::module_& module) {
            nb::arg("array"), nb::arg("dtype") = "")
       .def_static("at", &at_pointer, nb::arg("pointer"), nb::arg("dtype"), nb::arg("shape"), nb::arg("strides"), nb::arg("cuda") = -1,
                   nb::arg("owner") = nb::none())
+      .def_static("bytes_at",
+                  [](std::uintptr_t pointer, std::int64_t size, int cuda, nb::object owner) { return at_pointer(pointer, "U8", {size}, {}, cuda, std::move(owner)); },
+                  "Contiguous memory as bytes.")
       .def_prop_ro("dtype", [](const Array& self) { return std::string(name_of(self.tensor.dtype())); })
       .def_prop_ro("shape", [](const Array& self) { return nb::tuple(nb::cast(self.tensor.shape())); })
       .def("as_words",
@@ -131,6 +141,7 @@ void bind_array(nb::module_& module) {
            },
            "The same memory as uint16.")
       .def("exported", [](const Array& self) { return export_array(self); })
+      .def("capsule", [](const Array& self) { return export_as<>(self); }, "A DLPack capsule.")
       .def("__dlpack__", [](const Array& self, nb::kwargs options) { return export_array(self).attr("__dlpack__")(**options); })
       .def("__dlpack_device__", [](const Array& self) { return export_array(self).attr("__dlpack_device__")(); });
 }

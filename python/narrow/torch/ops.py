@@ -13,9 +13,10 @@ import weakref
 
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack as from_capsule
 
 from .. import _core
-from .._arrays import SCALE_NAMES, borrow_torch, torch_dtype, torch_dtype_name
+from .._arrays import SCALE_NAMES, borrow_bytes, borrow_torch, torch_dtype, torch_dtype_name
 from ..errors import InvalidArgument
 
 library = torch.library.Library("narrow", "DEF")
@@ -48,8 +49,13 @@ def _maybe(x: Tensor | None) -> _core.Array | None:
     return None if x is None else borrow_torch(x)
 
 
+def _part(x: Tensor | None) -> _core.Array | None:
+    """A part of a quantized tensor that it may not have."""
+    return None if x is None or not x.numel() else borrow_bytes(x)
+
+
 def _stream(x: Tensor) -> int:
-    return torch.cuda.current_stream(x.device).cuda_stream
+    return torch._C._cuda_getCurrentRawStream(x.device.index)  # what compiled code uses: no object is made
 
 
 def _plain_rows(x: Tensor) -> Tensor:
@@ -77,7 +83,7 @@ def _present(x: Tensor) -> Tensor | None:
 def _quantize_cpu(x, scheme, scales, zero_points):
     form = scheme_of(scheme)
     codes, out_scales, out_zero_points, outer = _empty_parts(x, form)
-    value = _core.quantize_into(borrow_torch(x), form, borrow_torch(codes), _maybe(_present(out_scales)), _maybe(_present(out_zero_points)),
+    value = _core.quantize_into(borrow_torch(x), form, borrow_bytes(codes), _part(out_scales), _part(out_zero_points),
                                 nonfinite="saturate", given_scales=_maybe(scales), given_zero_points=_maybe(zero_points))
     if form.has_outer_scale:
         outer.fill_(value)
@@ -88,8 +94,8 @@ def _quantize_cpu(x, scheme, scales, zero_points):
 def _quantize_cuda(x, scheme, scales, zero_points):
     form, x = scheme_of(scheme), _plain_rows(x)
     codes, out_scales, out_zero_points, outer = _empty_parts(x, form)
-    _core.cuda_quantize(borrow_torch(x), form, borrow_torch(codes), _maybe(_present(out_scales)), _maybe(_present(out_zero_points)),
-                        _maybe(_present(outer)), _stream(x), given_scales=_maybe(scales), given_zero_points=_maybe(zero_points))
+    _core.cuda_quantize(borrow_torch(x), form, borrow_bytes(codes), _part(out_scales), _part(out_zero_points),
+                        _part(outer), _stream(x), given_scales=_maybe(scales), given_zero_points=_maybe(zero_points))
     return codes, out_scales, out_zero_points, outer
 
 
@@ -99,7 +105,7 @@ def _quantize_fake(x, scheme, scales, zero_points):
 
 
 def _assemble(codes, scales, zero_points, outer_scale, scheme, shape) -> _core.Quantized:
-    return _core.Quantized(scheme_of(scheme), shape, borrow_torch(codes), _maybe(scales), _maybe(zero_points),
+    return _core.Quantized(scheme_of(scheme), shape, borrow_bytes(codes), _part(scales), _part(zero_points),
                            1.0 if outer_scale is None else float(outer_scale))
 
 
@@ -113,7 +119,7 @@ def _dequantize_cpu(codes, scales, zero_points, outer_scale, scheme, shape, dtyp
 @torch.library.impl(library, "dequantize", "CUDA")
 def _dequantize_cuda(codes, scales, zero_points, outer_scale, scheme, shape, dtype):
     y = codes.new_empty(shape, dtype=dtype)
-    _core.cuda_dequantize(scheme_of(scheme), shape, borrow_torch(codes), _maybe(scales), _maybe(zero_points), _maybe(outer_scale), borrow_torch(y),
+    _core.cuda_dequantize(scheme_of(scheme), shape, borrow_bytes(codes), _part(scales), _part(zero_points), _part(outer_scale), borrow_torch(y),
                           _stream(y))
     return y
 
@@ -128,7 +134,7 @@ def _dequantize_fake(codes, scales, zero_points, outer_scale, scheme, shape, dty
 
 @torch.library.impl(library, "fake_quantize", "CPU")
 def _fake_quantize_cpu(x, scheme, rounding, seed):
-    y = torch.empty(x.shape, dtype=x.dtype)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
     _core.fake_quantize_into(borrow_torch(x), scheme_of(scheme), borrow_torch(y), rounding=rounding, seed=seed, nonfinite="saturate")
     return y
 
@@ -136,14 +142,14 @@ def _fake_quantize_cpu(x, scheme, rounding, seed):
 @torch.library.impl(library, "fake_quantize", "CUDA")
 def _fake_quantize_cuda(x, scheme, rounding, seed):
     x = _plain_rows(x)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _core.cuda_fake_quantize(borrow_torch(x), borrow_torch(y), scheme_of(scheme), _stream(x), rounding=rounding, seed=seed)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    _core.cuda_fake_quantize(borrow_torch(x), borrow_torch(y), scheme_of(scheme), _stream(x), rounding, seed)
     return y
 
 
 @torch.library.register_fake("narrow::fake_quantize", lib=library)
 def _fake_quantize_fake(x, scheme, rounding, seed):
-    return x.new_empty(x.shape)
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 # Straight through: scales follow the data, so that (almost) nothing lies beyond the range.
@@ -152,7 +158,7 @@ torch.library.register_autograd("narrow::fake_quantize", lambda context, gradien
 
 @torch.library.impl(library, "fake_quantize_learned", "CPU")
 def _fake_quantize_learned_cpu(x, scales, zero_points, scheme, factor):
-    y = torch.empty(x.shape, dtype=x.dtype)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
     _core.fake_quantize_into(borrow_torch(x), scheme_of(scheme), borrow_torch(y), nonfinite="saturate", given_scales=borrow_torch(scales.contiguous()),
                              given_zero_points=_maybe(None if zero_points is None else rounded_zero_points(zero_points, scheme)))
     return y
@@ -161,7 +167,7 @@ def _fake_quantize_learned_cpu(x, scales, zero_points, scheme, factor):
 @torch.library.impl(library, "fake_quantize_learned", "CUDA")
 def _fake_quantize_learned_cuda(x, scales, zero_points, scheme, factor):
     x = _plain_rows(x)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
     _core.cuda_fake_quantize(borrow_torch(x), borrow_torch(y), scheme_of(scheme), _stream(x), given_scales=borrow_torch(scales.contiguous()),
                              given_zero_points=_maybe(None if zero_points is None else rounded_zero_points(zero_points, scheme)))
     return y
@@ -169,7 +175,7 @@ def _fake_quantize_learned_cuda(x, scales, zero_points, scheme, factor):
 
 @torch.library.register_fake("narrow::fake_quantize_learned", lib=library)
 def _fake_quantize_learned_fake(x, scales, zero_points, scheme, factor):
-    return x.new_empty(x.shape)
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def rounded_zero_points(zero_points: Tensor, scheme: str) -> Tensor:
@@ -244,32 +250,40 @@ torch.library.register_autograd("narrow::fake_quantize_learned", _learned_backwa
 # ---- products ----
 
 
-def _version(x: Tensor | None) -> tuple[int, int]:
-    """Tells whether a tensor's values may have changed; an inference tensor keeps no count and is taken by its place alone."""
-    return (0, 0) if x is None else (x.data_ptr(), 0 if x.is_inference() else x._version)
+def _version(x: Tensor) -> int:
+    """Counts the changes of a tensor's values; an inference tensor keeps no count, and is taken not to change."""
+    return 0 if x.is_inference() else x._version
 
 
 class LayerCache:
     """Prepared weights by the tensor that holds their codes: made at the first product, made anew where a part has changed, dropped with it."""
 
     def __init__(self) -> None:
-        self._layers: dict[int, tuple[weakref.ref, tuple, _core.Layer]] = {}
+        self._layers: dict[int, tuple[weakref.ref, list, _core.Layer]] = {}
 
-    def layer(self, codes, scales, zero_points, outer_scale, scheme, inputs, k, input_scale, input_zero_point) -> _core.Layer:
-        stamp = (_version(codes), _version(scales), _version(zero_points), _version(outer_scale), scheme, inputs, _version(input_scale),
-                 _version(input_zero_point))
+    def layer(self, codes, parts, scheme, inputs, k) -> _core.Layer:
+        """parts: scales, zero points, outer scale, input scale and input zero point; those that are not None are watched."""
+        stamp = [scheme, inputs, _version(codes)]
+        for part in parts:
+            if part is not None:
+                stamp += (part.data_ptr(), _version(part))
         key = id(codes)
         found = self._layers.get(key)
         if found is not None and found[0]() is codes and found[1] == stamp:
             return found[2]
+        layer = self._make(codes, parts, scheme, inputs, k)
+        self._layers[key] = (weakref.ref(codes, lambda _, key=key: self._layers.pop(key, None)), stamp, layer)
+        return layer
+
+    @staticmethod
+    def _make(codes, parts, scheme, inputs, k) -> _core.Layer:
+        scales, zero_points, outer_scale, input_scale, input_zero_point = parts
         rounding, is_static = split_inputs(inputs)
         if is_static and input_scale is None:
             raise InvalidArgument(f"the input is {inputs}, but no calibration gives its scale; calibrate the model and pass its statistics")
         quantized = _assemble(codes, scales, zero_points, outer_scale, scheme, (codes.shape[0], k))
-        layer = _core.Layer(quantized, scheme_of(rounding) if inputs else None, float(input_scale) if is_static else None,
-                            int(input_zero_point) if is_static and input_zero_point is not None else 0)
-        self._layers[key] = (weakref.ref(codes, lambda _, key=key: self._layers.pop(key, None)), stamp, layer)
-        return layer
+        return _core.Layer(quantized, scheme_of(rounding) if inputs else None, float(input_scale) if is_static else None,
+                           int(input_zero_point) if is_static and input_zero_point is not None else 0)
 
 
 _layers = LayerCache()
@@ -277,11 +291,12 @@ _layers = LayerCache()
 
 @torch.library.impl(library, "linear", "CPU")
 def _linear_cpu(x, codes, scales, zero_points, outer_scale, bias, scheme, inputs, input_scale, input_zero_point):
-    layer = _layers.layer(codes, scales, zero_points, outer_scale, scheme, inputs, x.shape[-1], input_scale, input_zero_point)
+    layer = _layers.layer(codes, (scales, zero_points, outer_scale, input_scale, input_zero_point), scheme, inputs, x.shape[-1])
     if x.numel() == 0:
         return x.new_empty((*x.shape[:-1], codes.shape[0]))
-    y = layer.run(borrow_torch(x), _maybe(None if bias is None else bias.float().contiguous()), torch_dtype_name(x.dtype))
-    return torch.from_dlpack(y)
+    if bias is not None and bias.dtype != torch.float32:
+        bias = bias.float()
+    return from_capsule(layer.run(borrow_torch(x), _maybe(bias), torch_dtype_name(x.dtype)).capsule())
 
 
 #: fp8 products that the CUDA kernels take: the scales of inputs and of weights.
