@@ -14,7 +14,7 @@ import narrow.torch as nt
 def shapes(count, seed):
     """Images 16x16 of bars, crosses and boxes under noise, and which they are."""
     generator = torch.Generator().manual_seed(seed)
-    images, kinds = 0.35 * torch.randn(count, 1, 16, 16, generator=generator), torch.randint(0, 3, (count,), generator=generator)
+    images, kinds = 0.2 * torch.randn(count, 1, 16, 16, generator=generator), torch.randint(0, 3, (count,), generator=generator)
     places = torch.randint(2, 9, (count, 2), generator=generator)
     for image, kind, (row, col) in zip(images[:, 0], kinds, places):
         patch = image[row:row + 5, col:col + 5]
@@ -30,12 +30,12 @@ def shapes(count, seed):
 
 
 def network(conv=nn.Conv2d):
-    return nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.Hardtanh(), conv(32, 64, 3, stride=2, padding=1), nn.BatchNorm2d(64), nn.Hardtanh(),
-                         nn.AvgPool2d(2), nn.Flatten(), nn.Linear(64 * 16, 64), nn.ReLU(), nn.Linear(64, 3))
+    return nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.Hardtanh(), conv(16, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32), nn.Hardtanh(),
+                         nn.AvgPool2d(2), nn.Flatten(), nn.Linear(32 * 16, 64), nn.ReLU(), nn.Linear(64, 3))
 
 
 def train(model, images, kinds, steps):
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for step in range(steps):
         batch = torch.arange(64) + 64 * (step % (len(images) // 64))
         loss = F.cross_entropy(model(images[batch]), kinds[batch])
@@ -50,7 +50,7 @@ def accuracy(model, images, kinds):
     return (model(images).argmax(1) == kinds).float().mean().item()
 
 
-def main(steps=48):
+def main(steps=64):
     torch.manual_seed(0)
     train_images, train_kinds = shapes(1024, 1)
     images, kinds = shapes(512, 2)
