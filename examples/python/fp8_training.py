@@ -1,7 +1,8 @@
 """A small Llama trained from scratch in bf16 and in FP8 (E4M3 forward, E5M2 gradients), step by step beside each other.
 
-    python examples/python/fp8_training.py --steps 20 [--scaling delayed] [--device cuda]
+python examples/python/fp8_training.py --steps 20 [--scaling delayed] [--device cuda]
 """
+
 import argparse
 import copy
 
@@ -11,8 +12,17 @@ from torch.nn import functional as F
 import narrow.torch as nt
 from tiny_llama import Llama, read_tokens
 
-CONFIG = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
-          "vocab_size": 4096, "rms_norm_eps": 1e-5, "rope_parameters": {"rope_theta": 10000.0}}
+CONFIG = {
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 4096,
+    "rms_norm_eps": 1e-5,
+    "rope_parameters": {"rope_theta": 10000.0},
+}
 
 
 def train(model, text, device):

@@ -2,8 +2,10 @@
 
     python examples/python/qat_llama.py --scheme int4:row --steps 300 [--device cuda]
 
-The quantized model learns to give the logits of the model it came from (KL divergence), on the calibration text; perplexity is of held-out text.
+The quantized model learns to give the logits of the model it came from (KL divergence), on the calibration text; perplexity is of
+held-out text.
 """
+
 import argparse
 import copy
 import math
@@ -19,8 +21,12 @@ from tiny_llama import Llama, perplexity, read_tokens
 def train(model, teacher, tokens, steps, batch, rate):
     scales = [parameter for name, parameter in model.named_parameters() if "quantizer" in name]
     weights = [parameter for name, parameter in model.named_parameters() if "quantizer" not in name]
-    optimizer = torch.optim.AdamW([{"params": weights, "lr": rate}, {"params": scales, "lr": 4 * rate}], weight_decay=0.0, betas=(0.9, 0.99))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20) * (0.5 + 0.5 * math.cos(math.pi * step / steps)))
+    optimizer = torch.optim.AdamW(
+        [{"params": weights, "lr": rate}, {"params": scales, "lr": 4 * rate}], weight_decay=0.0, betas=(0.9, 0.99)
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / 20) * (0.5 + 0.5 * math.cos(math.pi * step / steps))
+    )
     generator = torch.Generator().manual_seed(0)
     for step in range(steps):
         part = tokens[torch.randint(0, len(tokens), (batch,), generator=generator)]

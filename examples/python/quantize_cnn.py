@@ -1,7 +1,8 @@
 """A small convolutional network on drawn shapes: trained in fp32, then with calibrated int8 layers, then trained with binary layers.
 
-    python examples/python/quantize_cnn.py
+python examples/python/quantize_cnn.py
 """
+
 import copy
 
 import torch
@@ -17,7 +18,7 @@ def shapes(count, seed):
     images, kinds = 0.2 * torch.randn(count, 1, 16, 16, generator=generator), torch.randint(0, 3, (count,), generator=generator)
     places = torch.randint(2, 9, (count, 2), generator=generator)
     for image, kind, (row, col) in zip(images[:, 0], kinds, places):
-        patch = image[row:row + 5, col:col + 5]
+        patch = image[row : row + 5, col : col + 5]
         if kind == 0:
             patch[2] += 1.0
         elif kind == 1:
@@ -30,8 +31,19 @@ def shapes(count, seed):
 
 
 def network(conv=nn.Conv2d):
-    return nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.Hardtanh(), conv(16, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32), nn.Hardtanh(),
-                         nn.AvgPool2d(2), nn.Flatten(), nn.Linear(32 * 16, 64), nn.ReLU(), nn.Linear(64, 3))
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.Hardtanh(),
+        conv(16, 32, 3, stride=2, padding=1),
+        nn.BatchNorm2d(32),
+        nn.Hardtanh(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 16, 64),
+        nn.ReLU(),
+        nn.Linear(64, 3),
+    )
 
 
 def train(model, images, kinds, steps):
@@ -59,8 +71,12 @@ def main(steps=64):
     int8 = nt.quantize_(copy.deepcopy(plain), nt.QuantizeConfig("W8A8-static", statistics=statistics))
     binary = train(network(nt.BinaryConv2d), train_images, train_kinds, steps)
     packed = nt.pack_binary_(copy.deepcopy(binary))
-    results = {"fp32": accuracy(plain, images, kinds), "int8, calibrated": accuracy(int8, images, kinds),
-               "binary convolution": accuracy(binary, images, kinds), "the same, packed": accuracy(packed, images, kinds)}
+    results = {
+        "fp32": accuracy(plain, images, kinds),
+        "int8, calibrated": accuracy(int8, images, kinds),
+        "binary convolution": accuracy(binary, images, kinds),
+        "the same, packed": accuracy(packed, images, kinds),
+    }
     for name, share in results.items():
         print(f"{name:20s} {100 * share:.1f} % right")
     return results

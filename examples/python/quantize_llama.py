@@ -1,7 +1,8 @@
 """The example language model in several schemes: one line each, what it costs and what it saves.
 
-    python examples/python/quantize_llama.py [SCHEME ...]
+python examples/python/quantize_llama.py [SCHEME ...]
 """
+
 import argparse
 import copy
 

@@ -1,4 +1,5 @@
 """A Llama decoder in plain PyTorch, with Hugging Face's names: what the examples train and quantize where transformers is not installed."""
+
 import json
 import pathlib
 

@@ -1,4 +1,5 @@
 """The command `narrow`: the program that lies in this package, with these arguments."""
+
 import os
 import pathlib
 import sys

@@ -2,6 +2,7 @@
 
 Frameworks are imported when an array of theirs comes along, so that `import narrow` stays quick.
 """
+
 from __future__ import annotations
 
 import functools
@@ -12,14 +13,39 @@ from . import _core
 from .errors import InvalidArgument
 
 #: narrow's name of an element type (that of safetensors files) by the word that schemes use.
-WORDS = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "fp8_e4m3": "F8_E4M3", "fp8_e5m2": "F8_E5M2", "e8m0": "F8_E8M0",
-         "int8": "I8", "uint8": "U8", "int32": "I32"}
+WORDS = {
+    "fp32": "F32",
+    "fp16": "F16",
+    "bf16": "BF16",
+    "fp8_e4m3": "F8_E4M3",
+    "fp8_e5m2": "F8_E5M2",
+    "e8m0": "F8_E8M0",
+    "int8": "I8",
+    "uint8": "U8",
+    "int32": "I32",
+}
 
 #: narrow's name by numpy's and torch's.
-NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64", "bool": "BOOL", "uint8": "U8", "int8": "I8",
-         "int16": "I16", "uint16": "U16", "int32": "I32", "uint32": "U32", "int64": "I64", "uint64": "U64",
-         "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
-         "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ"}
+NAMES = {
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float64": "F64",
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "int16": "I16",
+    "uint16": "U16",
+    "int32": "I32",
+    "uint32": "U32",
+    "int64": "I64",
+    "uint64": "U64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e8m0fnu": "F8_E8M0",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+}
 _FRAMEWORK_NAMES = {name: word for word, name in NAMES.items()}
 
 #: The element type in which scales of a format are stored.
@@ -71,8 +97,9 @@ def torch_dtype_name(dtype: Any) -> str:
 
 def borrow_torch(x: Any) -> _core.Array:
     """A torch tensor as an array of narrow, which holds it. Quicker than a DLPack capsule, and of no other meaning."""
-    return _core.Array.at(x.data_ptr(), torch_dtype_name(x.dtype), x.shape, () if x.is_contiguous() else x.stride(),
-                          x.device.index if x.is_cuda else -1, x)
+    return _core.Array.at(
+        x.data_ptr(), torch_dtype_name(x.dtype), x.shape, () if x.is_contiguous() else x.stride(), x.device.index if x.is_cuda else -1, x
+    )
 
 
 def borrow_bytes(x: Any) -> _core.Array:

@@ -1,4 +1,5 @@
 """Checkpoints: safetensors files and Hugging Face directories, plain or quantized by narrow."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -24,7 +25,9 @@ def _framework_sample(framework: str) -> Any:
 
 def _assemble(parts: tuple, like: Any) -> QuantizedTensor:
     scheme, shape, codes, scales, zero_points, outer_scale = parts
-    return QuantizedTensor(scheme, shape, *(None if part is None else to_framework(part, like) for part in (codes, scales, zero_points)), outer_scale)
+    return QuantizedTensor(
+        scheme, shape, *(None if part is None else to_framework(part, like) for part in (codes, scales, zero_points)), outer_scale
+    )
 
 
 class Checkpoint:
@@ -99,16 +102,35 @@ def verify_checkpoint(path: _PathLike) -> VerifyReport:
     return VerifyReport(*_core.verify_checkpoint(path))
 
 
-def quantize_checkpoint(input: _PathLike, output: _PathLike, scheme: str | Scheme, *, targets: Iterable[str] = (), ignore: Iterable[str] = ("lm_head",),
-                        rules: Mapping[str, str] | None = None, method: str = "rtn", windows: Any = (),
-                        progress: Callable[[str, int, int], None] | None = None) -> dict[str, Any]:
+def quantize_checkpoint(
+    input: _PathLike,
+    output: _PathLike,
+    scheme: str | Scheme,
+    *,
+    targets: Iterable[str] = (),
+    ignore: Iterable[str] = ("lm_head",),
+    rules: Mapping[str, str] | None = None,
+    method: str = "rtn",
+    windows: Any = (),
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, Any]:
     """Quantizes a checkpoint to a new directory: streaming, atomic, verified. Gives the error of every tensor.
 
-    scheme: a scheme or a preset. rules: pattern -> scheme, the first that matches replaces it; patterns as in the command. method: rtn, gptq,
+    scheme: a scheme or a preset. rules: pattern -> scheme, the first that matches replaces it; patterns as in the command. method: rtn,
+    gptq,
     clip or gptq+clip; GPTQ reads `windows` of token ids. progress(name, bytes done, bytes total).
     """
-    return _core.quantize_checkpoint(input, output, str(scheme), list(targets), list(ignore), list((rules or {}).items()), method,
-                                     [[int(token) for token in window] for window in windows], progress)
+    return _core.quantize_checkpoint(
+        input,
+        output,
+        str(scheme),
+        list(targets),
+        list(ignore),
+        list((rules or {}).items()),
+        method,
+        [[int(token) for token in window] for window in windows],
+        progress,
+    )
 
 
 def dequantize_checkpoint(input: _PathLike, output: _PathLike, dtype: Any = "bf16") -> None:
@@ -150,5 +172,6 @@ CalibrationStatistics = _core.CalibrationStatistics
 
 
 def calibrate(path: _PathLike, windows: Any, second_moments: bool = False) -> CalibrationStatistics:
-    """Statistics of the inputs of a model directory's Linear layers, by narrow's own executor. `.save()` writes the file of `narrow calibrate`."""
+    """Statistics of the inputs of a model directory's Linear layers, by narrow's own executor. `.save()` writes the file of `narrow
+    calibrate`."""
     return _core.calibrate(path, [[int(token) for token in window] for window in windows], second_moments)

@@ -1,4 +1,5 @@
 """Quantized tensors: quantize, dequantize, requantize, fake-quantize, and products with them."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -52,8 +53,9 @@ class QuantizedTensor:
 
     def core(self) -> _core.Quantized:
         """The same tensor as the library sees it. It keeps the arrays alive."""
-        return _core.Quantized(self.scheme, self.shape, borrow(self.codes), maybe_borrow(self.scales),
-                               maybe_borrow(self.zero_points), float(self.outer_scale))
+        return _core.Quantized(
+            self.scheme, self.shape, borrow(self.codes), maybe_borrow(self.scales), maybe_borrow(self.zero_points), float(self.outer_scale)
+        )
 
 
 def _empty_quantized(x: Any, scheme: Scheme) -> QuantizedTensor:
@@ -62,14 +64,26 @@ def _empty_quantized(x: Any, scheme: Scheme) -> QuantizedTensor:
         raise InvalidArgument("quantize: a scalar has no rows; give it a dimension")
     grid = scheme.grid(shape)
     return QuantizedTensor(
-        scheme, shape,
+        scheme,
+        shape,
         codes=empty((_rows(shape), scheme.row_bytes(shape[-1])), "U8", x),
         scales=empty(grid, SCALE_NAMES[scheme.scale.name], x) if scheme.has_scales else None,
-        zero_points=empty(grid, "U8", x) if scheme.asymmetric else None)
+        zero_points=empty(grid, "U8", x) if scheme.asymmetric else None,
+    )
 
 
-def quantize(x: Any, scheme: str | Scheme, *, rounding: str = "nearest_even", overflow: str = "saturate", nonfinite: str = "error",
-             seed: int = 0, scales: Any = None, zero_points: Any = None, outer_scale: Any = None) -> QuantizedTensor:
+def quantize(
+    x: Any,
+    scheme: str | Scheme,
+    *,
+    rounding: str = "nearest_even",
+    overflow: str = "saturate",
+    nonfinite: str = "error",
+    seed: int = 0,
+    scales: Any = None,
+    zero_points: Any = None,
+    outer_scale: Any = None,
+) -> QuantizedTensor:
     """The codes and scales of `x`: fp32, fp16 or bf16, any strides, of numpy, torch or any DLPack framework.
 
     rounding: nearest_even, toward_zero or stochastic (drawn from `seed`). overflow: saturate or ieee. nonfinite: error, or saturate NaN to
@@ -88,8 +102,19 @@ def quantize(x: Any, scheme: str | Scheme, *, rounding: str = "nearest_even", ov
 
         quantize_cuda(x, q, rounding=rounding, seed=seed, given_outer_scale=outer_scale, **given)
         return q
-    q.outer_scale = _core.quantize_into(borrow(x), scheme, borrow(q.codes), maybe_borrow(q.scales), maybe_borrow(q.zero_points), rounding=rounding,
-                                        overflow=overflow, nonfinite=nonfinite, seed=seed, given_outer_scale=outer_scale, **given)
+    q.outer_scale = _core.quantize_into(
+        borrow(x),
+        scheme,
+        borrow(q.codes),
+        maybe_borrow(q.scales),
+        maybe_borrow(q.zero_points),
+        rounding=rounding,
+        overflow=overflow,
+        nonfinite=nonfinite,
+        seed=seed,
+        given_outer_scale=outer_scale,
+        **given,
+    )
     return q
 
 
@@ -110,8 +135,18 @@ def requantize(q: QuantizedTensor, scheme: str | Scheme, **options: Any) -> Quan
     return quantize(dequantize(q), scheme, **options)
 
 
-def fake_quantize(x: Any, scheme: str | Scheme, *, rounding: str = "nearest_even", overflow: str = "saturate", nonfinite: str = "error",
-                  seed: int = 0, scales: Any = None, zero_points: Any = None, outer_scale: Any = None) -> Any:
+def fake_quantize(
+    x: Any,
+    scheme: str | Scheme,
+    *,
+    rounding: str = "nearest_even",
+    overflow: str = "saturate",
+    nonfinite: str = "error",
+    seed: int = 0,
+    scales: Any = None,
+    zero_points: Any = None,
+    outer_scale: Any = None,
+) -> Any:
     """dequantize(quantize(x)) in x's own type: what training with quantization sees. Options as in :func:`quantize`."""
     scheme = _scheme(scheme)
     if _on_cuda(x):
@@ -119,9 +154,18 @@ def fake_quantize(x: Any, scheme: str | Scheme, *, rounding: str = "nearest_even
         return dequantize(q, x.dtype)
     source = borrow(x)
     y = empty(tuple(x.shape), source.dtype, x)
-    _core.fake_quantize_into(source, scheme, borrow(y), rounding=rounding, overflow=overflow, nonfinite=nonfinite, seed=seed,
-                             given_scales=maybe_borrow(None if scales is None else float32(scales)), given_zero_points=maybe_borrow(zero_points),
-                             given_outer_scale=outer_scale)
+    _core.fake_quantize_into(
+        source,
+        scheme,
+        borrow(y),
+        rounding=rounding,
+        overflow=overflow,
+        nonfinite=nonfinite,
+        seed=seed,
+        given_scales=maybe_borrow(None if scales is None else float32(scales)),
+        given_zero_points=maybe_borrow(zero_points),
+        given_outer_scale=outer_scale,
+    )
     return y
 
 
@@ -154,12 +198,23 @@ def prepare(weight: QuantizedTensor | Any) -> PreparedWeight:
     return PreparedWeight(weight)
 
 
-def matmul(x: Any, w: PreparedWeight | QuantizedTensor | Any, *, bias: Any = None, activation: str = "none", residual: Any = None,
-           dtype: Any = "fp32", out_scale: float = 1.0, inputs: str | Scheme | None = None, input_scales: Any = None,
-           input_zero_points: Any = None) -> Any:
+def matmul(
+    x: Any,
+    w: PreparedWeight | QuantizedTensor | Any,
+    *,
+    bias: Any = None,
+    activation: str = "none",
+    residual: Any = None,
+    dtype: Any = "fp32",
+    out_scale: float = 1.0,
+    inputs: str | Scheme | None = None,
+    input_scales: Any = None,
+    input_zero_points: Any = None,
+) -> Any:
     """y[..., n] = convert(activate(sum_k x[..., k] * w[n, k] + bias[n]) + residual), on the CPU.
 
-    x: values, or a QuantizedTensor. inputs: a scheme that x is rounded to first, dynamically or with static `input_scales`. activation: none,
+    x: values, or a QuantizedTensor. inputs: a scheme that x is rounded to first, dynamically or with static `input_scales`. activation:
+    none,
     relu, gelu or silu. dtype: fp32, fp16, bf16; int8 and fp8 requantized by `out_scale`; int32 for the exact integer sum.
     """
     weight = w if isinstance(w, PreparedWeight) else prepare(w)
@@ -168,10 +223,18 @@ def matmul(x: Any, w: PreparedWeight | QuantizedTensor | Any, *, bias: Any = Non
         if activation != "none" or residual is not None or inputs is not None:
             raise InvalidArgument("matmul: activation, residual and inputs go with values, not with quantized inputs")
         return to_framework(_core.matmul_codes(x.core(), weight._core, bias=bias, out=dtype_name(dtype)), x.codes)
-    y = _core.matmul(borrow(x), weight._core, bias=bias, activation=activation, residual=maybe_borrow(residual), out=dtype_name(dtype),
-                     out_scale=out_scale, input=None if inputs is None else _scheme(inputs),
-                     input_scales=maybe_borrow(None if input_scales is None else float32(input_scales)),
-                     input_zero_points=maybe_borrow(input_zero_points))
+    y = _core.matmul(
+        borrow(x),
+        weight._core,
+        bias=bias,
+        activation=activation,
+        residual=maybe_borrow(residual),
+        out=dtype_name(dtype),
+        out_scale=out_scale,
+        input=None if inputs is None else _scheme(inputs),
+        input_scales=maybe_borrow(None if input_scales is None else float32(input_scales)),
+        input_zero_points=maybe_borrow(input_zero_points),
+    )
     return to_framework(y, x)
 
 

@@ -35,7 +35,6 @@ DType scale_dtype(const Scheme& scheme) {
   return scheme.scale == kE8m0 ? DType::kF8E8m0 : DType::kF8E4m3;
 }
 
-
 Recipe make_recipe(std::string_view scheme, const std::vector<std::string>& targets, const std::vector<std::string>& ignore,
                    const std::vector<std::pair<std::string, std::string>>& rules) {
   Recipe recipe = Recipe::of(scheme);
@@ -94,7 +93,8 @@ nb::dict quantize_files(const Path& input, const Path& output, std::string_view 
 
 void bind_checkpoints(nb::module_& module) {
   nb::class_<Checkpoint>(module, "Checkpoint", "An open checkpoint; values are read when they are asked for.")
-      .def("__init__", [](Checkpoint* self, const Path& path) { new (self) Checkpoint(open_checkpoint(path)); }, nb::arg("path"), Unlocked())
+      .def(
+          "__init__", [](Checkpoint* self, const Path& path) { new (self) Checkpoint(open_checkpoint(path)); }, nb::arg("path"), Unlocked())
       .def_prop_ro("directory", [](const Checkpoint& self) { return self.directory(); })
       .def_prop_ro("is_quantized", &Checkpoint::is_quantized)
       .def_prop_ro("config", &Checkpoint::config, "config.json as text; empty where there is none.")
@@ -107,7 +107,8 @@ void bind_checkpoints(nb::module_& module) {
              const std::optional<QuantizedInfo> info = self.quantized_info(name);
              return info ? std::optional<Scheme>(info->scheme) : std::nullopt;
            })
-      .def("read", [](const Checkpoint& self, std::string_view name) { return Array{self.tensor(name)}; }, Unlocked())
+      .def(
+          "read", [](const Checkpoint& self, std::string_view name) { return Array{self.tensor(name)}; }, Unlocked())
       .def("read_quantized", [](const Checkpoint& self, std::string_view name) {
         const QuantizedTensor q = [&] {
           const nb::gil_scoped_release unlocked;
@@ -115,13 +116,14 @@ void bind_checkpoints(nb::module_& module) {
         }();
         return parts_of(q, scale_dtype(q.scheme));
       });
-  module.def("write_safetensors",
-             [](const Path& path, const std::map<std::string, Array>& arrays, const std::map<std::string, std::string>& metadata) {
-               std::map<std::string, Tensor> tensors;
-               for (const auto& [name, array] : arrays) tensors.emplace(name, array.tensor.contiguous());
-               write_safetensors(path, tensors, metadata);
-             },
-             nb::arg("path"), nb::arg("arrays"), nb::arg("metadata"), Unlocked());
+  module.def(
+      "write_safetensors",
+      [](const Path& path, const std::map<std::string, Array>& arrays, const std::map<std::string, std::string>& metadata) {
+        std::map<std::string, Tensor> tensors;
+        for (const auto& [name, array] : arrays) tensors.emplace(name, array.tensor.contiguous());
+        write_safetensors(path, tensors, metadata);
+      },
+      nb::arg("path"), nb::arg("arrays"), nb::arg("metadata"), Unlocked());
   module.def("verify_checkpoint", [](const Path& path) {
     VerifyReport report;
     {
@@ -130,23 +132,25 @@ void bind_checkpoints(nb::module_& module) {
     }
     return nb::make_tuple(report.tensors, report.bytes, report.problems);
   });
-  module.def("quantize_checkpoint", &quantize_files, nb::arg("input"), nb::arg("output"), nb::arg("scheme"), nb::arg("targets"), nb::arg("ignore"),
-             nb::arg("rules"), nb::arg("method"), nb::arg("windows"), nb::arg("progress").none());
-  module.def("dequantize_checkpoint",
-             [](const Path& input, const Path& output, std::string_view dtype) { dequantize_checkpoint(input, output, parse_dtype(dtype)); },
-             nb::arg("input"), nb::arg("output"), nb::arg("dtype"), Unlocked());
-  module.def("fit_weight",
-             [](const Array& w, const Scheme& scheme, const std::optional<Array>& second_moment, std::string_view method) {
-               FittedWeight fitted;
-               {
-                 const nb::gil_scoped_release unlocked;
-                 std::span<const double> moment;
-                 if (second_moment) moment = {second_moment->tensor.as<double>(), static_cast<std::size_t>(second_moment->tensor.size())};
-                 fitted = fit_weight(w.tensor, scheme, moment, Method::parse(method));
-               }
-               return nb::make_tuple(parts_of(fitted.quantized, scale_dtype(scheme)), fitted.loss_before, fitted.loss_after, fitted.fallback);
-             },
-             nb::arg("w"), nb::arg("scheme"), nb::arg("second_moment").none(), nb::arg("method"));
+  module.def("quantize_checkpoint", &quantize_files, nb::arg("input"), nb::arg("output"), nb::arg("scheme"), nb::arg("targets"),
+             nb::arg("ignore"), nb::arg("rules"), nb::arg("method"), nb::arg("windows"), nb::arg("progress").none());
+  module.def(
+      "dequantize_checkpoint",
+      [](const Path& input, const Path& output, std::string_view dtype) { dequantize_checkpoint(input, output, parse_dtype(dtype)); },
+      nb::arg("input"), nb::arg("output"), nb::arg("dtype"), Unlocked());
+  module.def(
+      "fit_weight",
+      [](const Array& w, const Scheme& scheme, const std::optional<Array>& second_moment, std::string_view method) {
+        FittedWeight fitted;
+        {
+          const nb::gil_scoped_release unlocked;
+          std::span<const double> moment;
+          if (second_moment) moment = {second_moment->tensor.as<double>(), static_cast<std::size_t>(second_moment->tensor.size())};
+          fitted = fit_weight(w.tensor, scheme, moment, Method::parse(method));
+        }
+        return nb::make_tuple(parts_of(fitted.quantized, scale_dtype(scheme)), fitted.loss_before, fitted.loss_after, fitted.fallback);
+      },
+      nb::arg("w"), nb::arg("scheme"), nb::arg("second_moment").none(), nb::arg("method"));
 }
 
 }  // namespace narrow::python

@@ -60,8 +60,9 @@ CalibrationStatistics calibrate_files(const Path& path, const TokenWindows& wind
 }  // namespace
 
 void bind_models(nb::module_& module) {
-  module.def("read_token_windows", [](const Path& path, const std::string& tensor) { return read_token_windows(path, tensor); }, nb::arg("path"),
-             nb::arg("tensor"), Unlocked());
+  module.def(
+      "read_token_windows", [](const Path& path, const std::string& tensor) { return read_token_windows(path, tensor); }, nb::arg("path"),
+      nb::arg("tensor"), Unlocked());
   module.def("evaluate", &evaluate_files, nb::arg("path"), nb::arg("windows"), nb::arg("scheme") = "", nb::arg("base") = nb::none());
   module.def("calibrate", &calibrate_files, nb::arg("path"), nb::arg("windows"), nb::arg("with_second_moment") = false, Unlocked());
 }

@@ -97,7 +97,8 @@ Array run_matmul_codes(const QuantizedTensor& x, const PreparedWeight& w, const 
   return {matmul(x, w, options)};
 }
 
-std::vector<std::vector<std::string>> explain(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, const std::optional<Scheme>& input) {
+std::vector<std::vector<std::string>> explain(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight,
+                                              const std::optional<Scheme>& input) {
   MatmulOptions options;
   if (input) options.quantize = ActivationQuantization{.scheme = *input};
   std::vector<std::vector<std::string>> rows;
@@ -110,8 +111,11 @@ std::vector<std::vector<std::string>> explain(std::int64_t m, std::int64_t n, st
 
 void bind_products(nb::module_& module) {
   nb::class_<PreparedWeight>(module, "PreparedWeight", "A weight [n, k] in the layout of the kernels that multiply it.")
-      .def("__init__", [](PreparedWeight* self, const QuantizedTensor& q) { new (self) PreparedWeight(prepare(q)); }, nb::arg("q"), Unlocked())
-      .def("__init__", [](PreparedWeight* self, const Array& w) { new (self) PreparedWeight(prepare(w.tensor)); }, nb::arg("w"), Unlocked())
+      .def(
+          "__init__", [](PreparedWeight* self, const QuantizedTensor& q) { new (self) PreparedWeight(prepare(q)); }, nb::arg("q"),
+          Unlocked())
+      .def(
+          "__init__", [](PreparedWeight* self, const Array& w) { new (self) PreparedWeight(prepare(w.tensor)); }, nb::arg("w"), Unlocked())
       .def_prop_ro("n", [](const PreparedWeight& self) { return self.n; })
       .def_prop_ro("k", [](const PreparedWeight& self) { return self.k; })
       .def_prop_ro("scheme", [](const PreparedWeight& self) { return self.scheme; })
@@ -119,27 +123,33 @@ void bind_products(nb::module_& module) {
   module.def("matmul", &run_matmul, nb::arg("x"), nb::arg("w"), nb::arg("bias") = nb::none(), nb::arg("activation") = "none",
              nb::arg("residual") = nb::none(), nb::arg("out") = "F32", nb::arg("out_scale") = 1.0f, nb::arg("input") = nb::none(),
              nb::arg("input_scales") = nb::none(), nb::arg("input_zero_points") = nb::none(), Unlocked());
-  module.def("matmul_codes", &run_matmul_codes, nb::arg("x"), nb::arg("w"), nb::arg("bias") = nb::none(), nb::arg("out") = "F32", Unlocked());
+  module.def("matmul_codes", &run_matmul_codes, nb::arg("x"), nb::arg("w"), nb::arg("bias") = nb::none(), nb::arg("out") = "F32",
+             Unlocked());
   module.def("explain_matmul", &explain, nb::arg("m"), nb::arg("n"), nb::arg("k"), nb::arg("weight"), nb::arg("input") = nb::none());
 
   nb::class_<Layer>(module, "Layer", "A weight and what its input is rounded to.")
-      .def("__init__",
-           [](Layer* self, const QuantizedTensor& weight, const std::optional<Scheme>& input, std::optional<float> scale, std::uint8_t zero_point) {
-             new (self) Layer(prepare(weight), input, scale, zero_point);
-           },
-           nb::arg("weight"), nb::arg("input").none(), nb::arg("scale").none(), nb::arg("zero_point"), Unlocked())
+      .def(
+          "__init__",
+          [](Layer* self, const QuantizedTensor& weight, const std::optional<Scheme>& input, std::optional<float> scale,
+             std::uint8_t zero_point) { new (self) Layer(prepare(weight), input, scale, zero_point); },
+          nb::arg("weight"), nb::arg("input").none(), nb::arg("scale").none(), nb::arg("zero_point"), Unlocked())
       .def_prop_ro("byte_size", &Layer::byte_size)
       .def("run", &Layer::run, nb::arg("x"), nb::arg("bias").none(), nb::arg("out"), Unlocked());
 
   nb::class_<PreparedBinaryConv2d>(module, "PreparedBinaryConv2d", "Weights of a binary convolution in the layout of its kernels.");
-  module.def("prepare_binary_conv2d",
-             [](const QuantizedTensor& w, std::pair<std::int64_t, std::int64_t> kernel, std::pair<std::int64_t, std::int64_t> stride,
-                std::pair<std::int64_t, std::int64_t> padding, std::int64_t groups) {
-               return prepare_binary_conv2d(w, {kernel.first, kernel.second, stride.first, stride.second, padding.first, padding.second, groups});
-             },
-             nb::arg("w"), nb::arg("kernel"), nb::arg("stride"), nb::arg("padding"), nb::arg("groups"), Unlocked());
-  module.def("binary_conv2d", [](const QuantizedTensor& x, const PreparedBinaryConv2d& w, std::string_view out) { return Array{binary_conv2d(x, w, parse_dtype(out))}; },
-             nb::arg("x"), nb::arg("w"), nb::arg("out") = "F32", Unlocked());
+  module.def(
+      "prepare_binary_conv2d",
+      [](const QuantizedTensor& w, std::pair<std::int64_t, std::int64_t> kernel, std::pair<std::int64_t, std::int64_t> stride,
+         std::pair<std::int64_t, std::int64_t> padding, std::int64_t groups) {
+        return prepare_binary_conv2d(w, {kernel.first, kernel.second, stride.first, stride.second, padding.first, padding.second, groups});
+      },
+      nb::arg("w"), nb::arg("kernel"), nb::arg("stride"), nb::arg("padding"), nb::arg("groups"), Unlocked());
+  module.def(
+      "binary_conv2d",
+      [](const QuantizedTensor& x, const PreparedBinaryConv2d& w, std::string_view out) {
+        return Array{binary_conv2d(x, w, parse_dtype(out))};
+      },
+      nb::arg("x"), nb::arg("w"), nb::arg("out") = "F32", Unlocked());
 }
 
 }  // namespace narrow::python

@@ -1,4 +1,5 @@
 """CUDA tensors: the CPU's bytes, products, training, streams, graphs, compiled code, and what one call costs. `make gpu-test` runs it."""
+
 import copy
 import time
 
@@ -126,6 +127,7 @@ def seconds_per_call(call, count=2000):
 def test_an_operator_costs_less_than_twelve_microseconds_more_than_its_kernel():
     from narrow import _core
     from narrow._arrays import borrow_torch
+
     x = torch.randn(16, 256, device="cuda", dtype=torch.float16)
     y, scheme = torch.empty_like(x), _core.Scheme("int8:row")
     source, target, stream = borrow_torch(x), borrow_torch(y), torch.cuda.current_stream().cuda_stream
@@ -136,5 +138,8 @@ def test_an_operator_costs_less_than_twelve_microseconds_more_than_its_kernel():
         op = seconds_per_call(lambda: torch.ops.narrow.dequantize(codes, scales, None, None, "int8:row", (16, 256), torch.float16))
         fake_bare = seconds_per_call(lambda: _core.cuda_fake_quantize(source, target, scheme, stream))
         fake_op = seconds_per_call(lambda: torch.ops.narrow.fake_quantize(x, "int8:row", "nearest_even", 0))
-    print(f"dequantize: {1e6 * op:.1f} us, its kernel call {1e6 * bare:.1f} us; fake_quantize: {1e6 * fake_op:.1f} us, its kernel call {1e6 * fake_bare:.1f} us")
+    print(
+        f"dequantize: {1e6 * op:.1f} us, its kernel call {1e6 * bare:.1f} us; "
+        f"fake_quantize: {1e6 * fake_op:.1f} us, its kernel call {1e6 * fake_bare:.1f} us"
+    )
     assert op - bare < 12e-6 and fake_op - fake_bare < 12e-6

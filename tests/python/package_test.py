@@ -1,4 +1,6 @@
-"""The package narrow: arrays of numpy and torch in and out, every standard scheme beside the command's own files, errors, threads, imports."""
+"""The package narrow: arrays of numpy and torch in and out, every standard scheme beside the command's own files, errors, threads,
+imports."""
+
 import json
 import pathlib
 import subprocess
@@ -21,13 +23,22 @@ def values(*shape, seed=0):
 
 
 def test_formats_are_those_of_ml_dtypes():
-    for name, dtype in {"fp8_e4m3": ml_dtypes.float8_e4m3fn, "fp8_e5m2": ml_dtypes.float8_e5m2, "fp6_e3m2": ml_dtypes.float6_e3m2fn,
-                        "fp6_e2m3": ml_dtypes.float6_e2m3fn, "fp4_e2m1": ml_dtypes.float4_e2m1fn}.items():
+    for name, dtype in {
+        "fp8_e4m3": ml_dtypes.float8_e4m3fn,
+        "fp8_e5m2": ml_dtypes.float8_e5m2,
+        "fp6_e3m2": ml_dtypes.float6_e3m2fn,
+        "fp6_e2m3": ml_dtypes.float6_e2m3fn,
+        "fp4_e2m1": ml_dtypes.float4_e2m1fn,
+    }.items():
         form = narrow.Format(name)
         limits = ml_dtypes.finfo(dtype)
         assert (form.bits, form.largest, form.smallest_normal, form.smallest_positive) == (
-            limits.bits, float(limits.max), float(limits.smallest_normal), float(limits.smallest_subnormal))
-        for code in range(2 ** form.bits):
+            limits.bits,
+            float(limits.max),
+            float(limits.smallest_normal),
+            float(limits.smallest_subnormal),
+        )
+        for code in range(2**form.bits):
             expected = float(np.array([code], np.uint8).view(dtype)[0])
             assert form.decode(code) == expected or np.isnan(expected)
     assert narrow.Format("int4").encode(-9.0) == 0x9
@@ -39,6 +50,7 @@ def test_schemes_are_values():
     assert len({scheme, narrow.Scheme("int4:block128:asym")}) == 1 and scheme != "int4:block128:asym"
     assert scheme.grid((6, 300)) == (6, 3) and scheme.row_bytes(300) == 150 and scheme.asymmetric
     import pickle
+
     assert pickle.loads(pickle.dumps(scheme)) == scheme
     assert len(narrow.schemes()) > 20 and all(narrow.Scheme(str(one)) == one for one in narrow.schemes())
     assert {"W8A8", "FP8_DYNAMIC", "NVFP4"} <= {preset.name for preset in narrow.presets()}
@@ -50,7 +62,7 @@ def test_every_scheme_by_its_equation(scheme):
     x = values(6, 300)
     q = narrow.quantize(x, scheme)
     form, bits = q.scheme.element, q.scheme.element.bits
-    stream = np.unpackbits(q.codes, axis=1, bitorder="little")[:, :300 * bits].reshape(6, 300, bits)
+    stream = np.unpackbits(q.codes, axis=1, bitorder="little")[:, : 300 * bits].reshape(6, 300, bits)
     codes = (stream.astype(np.int64) << np.arange(bits)).sum(-1)
     expected = np.vectorize(form.decode, otypes=[np.float64])(codes)
     if q.scheme.has_scales:
@@ -62,7 +74,10 @@ def test_every_scheme_by_its_equation(scheme):
     got = narrow.dequantize(q)
     assert got.dtype == np.float32 and np.abs(got - expected).max() <= 1e-6 * np.abs(expected).max()
     assert np.array_equal(narrow.fake_quantize(x, scheme), got)
-    assert q.byte_size == q.codes.nbytes + sum(part.nbytes for part in (q.scales, q.zero_points) if part is not None) + 4 * q.scheme.has_outer_scale
+    assert (
+        q.byte_size
+        == q.codes.nbytes + sum(part.nbytes for part in (q.scales, q.zero_points) if part is not None) + 4 * q.scheme.has_outer_scale
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
@@ -94,6 +109,7 @@ def test_torch_and_numpy_give_the_same_bytes():
 def test_memory_is_shared_not_copied():
     """Through DLPack in both directions: a write on one side is seen on the other."""
     from narrow import _core
+
     x = values(4, 8)
     array = _core.Array(x)
     assert np.shares_memory(np.asarray(array.exported()), x) and np.from_dlpack(array)[0, 0] == x[0, 0]
@@ -149,16 +165,19 @@ def test_a_prepared_weight_outlives_its_arrays():
     assert trash and (narrow.matmul(x, prepared).double() - expected).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("call, kind, words", [
-    (lambda: narrow.Scheme("int9:row"), ValueError, "int9"),
-    (lambda: narrow.quantize(np.float32([[np.nan]]), "int8:row"), ValueError, "NaN"),
-    (lambda: narrow.quantize(values(2, 2), "int8", rounding="up"), ValueError, "nearest_even"),
-    (lambda: narrow.quantize(np.zeros((2, 2)), "int8"), ValueError, "F32, F16 or BF16"),
-    (lambda: narrow.quantize(values(2, 4), "int8:tensor", scales=np.float32([1, 2])), ValueError, "1 contiguous"),
-    (lambda: narrow.matmul(values(2, 3), narrow.quantize(values(4, 5), "int8")), ValueError, "3"),
-    (lambda: narrow.open_checkpoint("no/such/place"), OSError, "no/such/place"),
-    (lambda: narrow.dequantize(narrow.quantize(values(2, 4), "int8"), "int8"), ValueError, "F32, F16 or BF16"),
-])
+@pytest.mark.parametrize(
+    "call, kind, words",
+    [
+        (lambda: narrow.Scheme("int9:row"), ValueError, "int9"),
+        (lambda: narrow.quantize(np.float32([[np.nan]]), "int8:row"), ValueError, "NaN"),
+        (lambda: narrow.quantize(values(2, 2), "int8", rounding="up"), ValueError, "nearest_even"),
+        (lambda: narrow.quantize(np.zeros((2, 2)), "int8"), ValueError, "F32, F16 or BF16"),
+        (lambda: narrow.quantize(values(2, 4), "int8:tensor", scales=np.float32([1, 2])), ValueError, "1 contiguous"),
+        (lambda: narrow.matmul(values(2, 3), narrow.quantize(values(4, 5), "int8")), ValueError, "3"),
+        (lambda: narrow.open_checkpoint("no/such/place"), OSError, "no/such/place"),
+        (lambda: narrow.dequantize(narrow.quantize(values(2, 4), "int8"), "int8"), ValueError, "F32, F16 or BF16"),
+    ],
+)
 def test_errors_are_of_narrow_and_of_python(call, kind, words):
     with pytest.raises(narrow.Error) as caught:
         call()
@@ -174,8 +193,13 @@ def test_checkpoints(tmp_path):
         narrow.open_checkpoint(tmp_path / "bad.safetensors")
 
     seen = []
-    report = narrow.quantize_checkpoint(MODEL, tmp_path / "small", "int4:block128", rules={"re:.*down_proj": "int8:row"},
-                                        progress=lambda name, done, total: seen.append(done / total))
+    report = narrow.quantize_checkpoint(
+        MODEL,
+        tmp_path / "small",
+        "int4:block128",
+        rules={"re:.*down_proj": "int8:row"},
+        progress=lambda name, done, total: seen.append(done / total),
+    )
     assert seen[-1] == 1.0 and report["tensors"]["model.layers.0.mlp.down_proj.weight"]["scheme"] == "int8:row"
     small, name = narrow.open_checkpoint(tmp_path / "small"), "model.layers.1.self_attn.q_proj.weight"
     assert small.is_quantized and str(small.scheme(name)) == "int4:block128" and small.scheme("lm_head.weight") is None
@@ -190,8 +214,26 @@ def test_checkpoints(tmp_path):
 def test_evaluation_and_calibration(tmp_path, bin_dir):
     windows = narrow.read_token_windows(TOKENS, "eval")[:1]
     result = narrow.evaluate(MODEL, windows, "int8:row", base=MODEL)
-    done = subprocess.run([bin_dir / "narrow", "eval", MODEL, "--tokens", TOKENS, "--windows", "1", "--scheme", "int8:row", "--json", "--quiet",
-                           "--compute", "fp32"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [
+            bin_dir / "narrow",
+            "eval",
+            MODEL,
+            "--tokens",
+            TOKENS,
+            "--windows",
+            "1",
+            "--scheme",
+            "int8:row",
+            "--json",
+            "--quiet",
+            "--compute",
+            "fp32",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert result["perplexity"] == pytest.approx(json.loads(done.stdout)["perplexity"], rel=1e-9)
     assert result["kl_mean"] < 0.01
     statistics = narrow.calibrate(MODEL, [window[:64] for window in windows])
@@ -227,7 +269,10 @@ def test_threads_run_side_by_side():
 
 def test_import_is_quick_and_needs_no_torch():
     """The best of three fresh interpreters, less what Python itself takes."""
-    code = "import time; t = time.perf_counter(); import narrow, sys; print(time.perf_counter() - t, 'torch' in sys.modules or 'numpy' in sys.modules)"
+    code = (
+        "import time; t = time.perf_counter(); import narrow, sys; "
+        "print(time.perf_counter() - t, 'torch' in sys.modules or 'numpy' in sys.modules)"
+    )
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() for _ in range(3)]
     assert all(loaded == "False" for _, loaded in runs)
     assert min(float(seconds) for seconds, _ in runs) < 0.150

@@ -1,4 +1,5 @@
 """Training with quantization: gradients against their definitions, learned scales and zero points, torch.ao's interface, conversion."""
+
 import copy
 
 import numpy as np
@@ -26,7 +27,8 @@ def test_straight_through_for_every_scheme(scheme):
 
 
 def lsq_by_definition(x, scales, zero_points, form, tile, gradient, factor):
-    """Element by element, in double precision. A symmetric code is the format's own nearest value; an asymmetric one is clamp(round(v) + z)."""
+    """Element by element, in double precision. A symmetric code is the format's own nearest value; an asymmetric one is clamp(round(v) +
+    z)."""
     grad_x, grad_s, grad_z = np.zeros_like(x), np.zeros_like(scales), np.zeros_like(scales)
     for i in range(x.shape[0]):
         for j in range(x.shape[1]):
@@ -46,8 +48,21 @@ def lsq_by_definition(x, scales, zero_points, form, tile, gradient, factor):
     return grad_x, factor * grad_s, factor * grad_z
 
 
-@pytest.mark.parametrize("scheme", ["int8:tensor", "int4:row", "int3:block16", "fp4_e2m1:row", "fp6_e3m2:row", "fp8_e4m3:4x16", "nf4:block16", "int4:row:asym",
-                                    "int8:tensor:asym", "int2:block16:asym"])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "int8:tensor",
+        "int4:row",
+        "int3:block16",
+        "fp4_e2m1:row",
+        "fp6_e3m2:row",
+        "fp8_e4m3:4x16",
+        "nf4:block16",
+        "int4:row:asym",
+        "int8:tensor:asym",
+        "int2:block16:asym",
+    ],
+)
 def test_learned_scales_by_definition(scheme):
     form = narrow.Scheme(scheme)
     x = torch.randn(6, 40)
@@ -57,7 +72,9 @@ def test_learned_scales_by_definition(scheme):
     gradient = torch.randn(6, 40)
     torch.ops.narrow.fake_quantize_learned(x, scales, zero_points, scheme, 0.25).backward(gradient)
     double = lambda t: None if t is None else t.detach().double().numpy()
-    grad_x, grad_s, grad_z = lsq_by_definition(double(x), double(scales), double(zero_points), form.element, form.tile((6, 40)), double(gradient), 0.25)
+    grad_x, grad_s, grad_z = lsq_by_definition(
+        double(x), double(scales), double(zero_points), form.element, form.tile((6, 40)), double(gradient), 0.25
+    )
     assert np.array_equal(x.grad.numpy(), grad_x.astype(np.float32)) and (grad_x == 0).any()
     assert np.allclose(scales.grad.numpy(), grad_s, rtol=1e-4, atol=1e-5)
     if zero_points is not None:
@@ -83,8 +100,19 @@ def network():
     return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
 
 
-@pytest.mark.parametrize("config, learned", [("int4:row", True), ("int4:row:asym", True), ("fp4_e2m1:row", True), ("msfp12", False), ("nvfp4", False),
-                                             ("W8A8", False), ("W8A8-static", True), ("FP8_DYNAMIC", False)])
+@pytest.mark.parametrize(
+    "config, learned",
+    [
+        ("int4:row", True),
+        ("int4:row:asym", True),
+        ("fp4_e2m1:row", True),
+        ("msfp12", False),
+        ("nvfp4", False),
+        ("W8A8", False),
+        ("W8A8-static", True),
+        ("FP8_DYNAMIC", False),
+    ],
+)
 def test_conversion_keeps_the_numbers(config, learned):
     """Training lowers the loss, and the converted layers give what training saw."""
     model, x = network(), torch.randn(256, 32)
@@ -120,14 +148,18 @@ def test_training_compiles():
 def test_narrow_in_a_qconfig_of_torch():
     """Fake-quantizers and observers of narrow where torch.ao.quantization expects its own."""
     from torch.ao.quantization import QConfig, prepare, prepare_qat
+
     model, x = nn.Sequential(nn.Linear(16, 8)), torch.randn(64, 16)
-    model.qconfig = QConfig(activation=nt.FakeQuantize.with_args(scheme="int8:tensor", observer=nt.StatisticsObserver),
-                            weight=nt.FakeQuantize.with_args(scheme="int4:row"))
+    model.qconfig = QConfig(
+        activation=nt.FakeQuantize.with_args(scheme="int8:tensor", observer=nt.StatisticsObserver),
+        weight=nt.FakeQuantize.with_args(scheme="int4:row"),
+    )
     trained = prepare_qat(copy.deepcopy(model).train())
     y = trained(x)
     y.square().sum().backward()
-    assert trained[0].weight.grad is not None and torch.equal(trained[0].weight_fake_quant(trained[0].weight).detach(),
-                                                              narrow.fake_quantize(trained[0].weight, "int4:row"))
+    assert trained[0].weight.grad is not None and torch.equal(
+        trained[0].weight_fake_quant(trained[0].weight).detach(), narrow.fake_quantize(trained[0].weight, "int4:row")
+    )
     model.qconfig = QConfig(activation=nt.StatisticsObserver.with_args(method="mse"), weight=nt.StatisticsObserver.with_args())
     observed = prepare(model.eval())
     observed(x)
@@ -137,6 +169,7 @@ def test_narrow_in_a_qconfig_of_torch():
 
 def test_observers_of_torch_in_narrow():
     from torch.ao.quantization import MinMaxObserver, PerChannelMinMaxObserver
+
     x = torch.randn(8, 32)
     quantizer = nt.FakeQuantize("int8:tensor:asym", observer=MinMaxObserver, dtype=torch.quint8)
     observer = MinMaxObserver(dtype=torch.quint8)

@@ -1,4 +1,5 @@
 """narrow.torch: QuantizedLinear and quantize_ beside the command on the example model, compiled, saved, copied, cast; the direct calls."""
+
 import copy
 import json
 import pathlib
@@ -39,6 +40,7 @@ def llama():
 @pytest.fixture(scope="module")
 def tokens():
     from safetensors.torch import load_file
+
     return load_file(TOKENS)["eval"][:2, :128].long()
 
 
@@ -48,19 +50,44 @@ def perplexity(model, tokens):
     return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1)).exp().item()
 
 
-SCHEMES = ["int8:row", "int4:block128:asym", "fp8_e4m3:128x128", "fp6_e3m2:row", "fp5_e2m2:row", "fp4_e2m1:row", "nvfp4", "mxfp4", "msfp12",
-           "nf4:block64", "int3:block32:asym"]
+SCHEMES = [
+    "int8:row",
+    "int4:block128:asym",
+    "fp8_e4m3:128x128",
+    "fp6_e3m2:row",
+    "fp5_e2m2:row",
+    "fp4_e2m1:row",
+    "nvfp4",
+    "mxfp4",
+    "msfp12",
+    "nf4:block64",
+    "int3:block32:asym",
+]
 
 
 @pytest.fixture(scope="module")
 def command_perplexity(bin_dir, tmp_path_factory, tokens):
     from safetensors.torch import save_file
+
     folder = tmp_path_factory.mktemp("tokens")
     save_file({"eval": tokens.to(torch.int32).contiguous()}, folder / "tokens.safetensors")
 
     def run(*arguments):
-        done = subprocess.run([bin_dir / "narrow", "eval", *map(str, arguments), "--tokens", folder / "tokens.safetensors", "--compute", "fp32", "--json",
-                               "--quiet"], capture_output=True, text=True)
+        done = subprocess.run(
+            [
+                bin_dir / "narrow",
+                "eval",
+                *map(str, arguments),
+                "--tokens",
+                folder / "tokens.safetensors",
+                "--compute",
+                "fp32",
+                "--json",
+                "--quiet",
+            ],
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)["perplexity"]
 
@@ -76,7 +103,8 @@ def test_perplexity_is_that_of_the_command(llama, tokens, command_perplexity, sc
 
 @pytest.mark.parametrize("scheme", ["W8A8", "FP8_DYNAMIC"])
 def test_rounded_inputs_are_near_the_command(llama, tokens, command_perplexity, scheme):
-    """Rounding an input turns the last bit of a sum into a whole code, so perplexities agree in the mean, not in their digits; a layer does."""
+    """Rounding an input turns the last bit of a sum into a whole code, so perplexities agree in the mean, not in their digits; a layer
+    does."""
     model = nt.quantize_(copy.deepcopy(llama), scheme)
     assert perplexity(model, tokens) == pytest.approx(command_perplexity(MODEL, "--scheme", scheme), rel=5e-3)
     layer, x = model.model.layers[0].mlp.up_proj, torch.randn(2, 5, 384)
@@ -98,6 +126,7 @@ def test_a_compiled_model_is_the_same(llama, tokens, scheme):
 def test_a_checkpoint_loads_with_transformers(llama, tokens, command_perplexity, tmp_path, scheme):
     transformers = pytest.importorskip("transformers")
     import narrow.torch.huggingface  # noqa: F401
+
     folder = tmp_path / "small"
     if "static" in scheme:
         statistics = narrow.calibrate(MODEL, tokens.tolist())
@@ -121,6 +150,7 @@ def test_a_checkpoint_loads_with_transformers(llama, tokens, command_perplexity,
 def write_static(folder, scheme, model):
     """A directory as `narrow quantize` writes it, from a model that quantize_ made."""
     from narrow.torch.huggingface import NarrowConfig
+
     config = NarrowConfig(scheme)
     for name, module in model.named_modules():
         if isinstance(module, nt.QuantizedLinear):
@@ -132,7 +162,10 @@ def write_static(folder, scheme, model):
 def test_quantizes_as_transformers_loads(tokens, llama):
     transformers = pytest.importorskip("transformers")
     from narrow.torch.huggingface import NarrowConfig
-    model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32, quantization_config=NarrowConfig("int8:row")).eval()
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        MODEL, dtype=torch.float32, quantization_config=NarrowConfig("int8:row")
+    ).eval()
     expected = nt.quantize_(copy.deepcopy(llama), "int8:row")
     assert torch.equal(model.model.layers[0].mlp.up_proj.weight.codes, expected.model.layers[0].mlp.up_proj.weight.codes)
 
@@ -141,7 +174,9 @@ def test_quantizes_as_transformers_loads(tokens, llama):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("scheme", ["int8:row", "int4:block32:asym", "fp6_e3m2:row", "nvfp4", "mxfp8_e5m2", "msfp16", "fp16:none", "int1:row"])
+@pytest.mark.parametrize(
+    "scheme", ["int8:row", "int4:block32:asym", "fp6_e3m2:row", "nvfp4", "mxfp8_e5m2", "msfp16", "fp16:none", "int1:row"]
+)
 def test_the_layer_multiplies_its_values(scheme, dtype):
     linear, x = nn.Linear(64, 48).to(dtype), torch.randn(2, 3, 64, dtype=dtype)
     layer = nt.QuantizedLinear.from_linear(linear, scheme)
@@ -161,7 +196,9 @@ def test_operators_pass_torch_own_checks():
     torch.library.opcheck(torch.ops.narrow.quantize.default, (x.detach(), w.scheme, None, None))
     torch.library.opcheck(torch.ops.narrow.dequantize.default, (w.codes, w.scales, w.zero_points, None, w.scheme, [16, 32], torch.float32))
     torch.library.opcheck(torch.ops.narrow.fake_quantize.default, (x, "int8:row", "nearest_even", 0))
-    torch.library.opcheck(torch.ops.narrow.fake_quantize_learned.default, (x, torch.full((3, 1), 0.1, requires_grad=True), None, "int4:row", 1.0))
+    torch.library.opcheck(
+        torch.ops.narrow.fake_quantize_learned.default, (x, torch.full((3, 1), 0.1, requires_grad=True), None, "int4:row", 1.0)
+    )
 
 
 def test_compiles_with_inductor():
@@ -172,6 +209,7 @@ def test_compiles_with_inductor():
 
 def test_state_dict_and_safetensors(tmp_path):
     from safetensors.torch import load_file, save_file
+
     source = nt.quantize_(mlp(), {"0": "nvfp4", "2": "int4:block32:asym"})
     x = torch.randn(5, 64)
     assert {"0.weight.codes", "0.weight.scales", "0.weight.outer_scale", "2.weight.zero_points", "2.bias"} <= set(source.state_dict())

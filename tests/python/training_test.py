@@ -1,4 +1,5 @@
 """FP8 training, loss scaling, stochastic bf16 updates, binary layers, and statistics collected by hooks."""
+
 import copy
 import pathlib
 import sys
@@ -24,8 +25,13 @@ def seeded():
 # ---- FP8 ----
 
 
-@pytest.mark.parametrize("scaling, schemes", [("current", ("fp8_e4m3:tensor", "fp8_e4m3:tensor", "fp8_e5m2:tensor")),
-                                              ("block", ("fp8_e4m3:block128", "fp8_e4m3:128x128", "fp8_e5m2:block128"))])
+@pytest.mark.parametrize(
+    "scaling, schemes",
+    [
+        ("current", ("fp8_e4m3:tensor", "fp8_e4m3:tensor", "fp8_e5m2:tensor")),
+        ("block", ("fp8_e4m3:block128", "fp8_e4m3:128x128", "fp8_e5m2:block128")),
+    ],
+)
 def test_the_three_products_by_definition(scaling, schemes):
     linear, x, gradient = nn.Linear(256, 192), torch.randn(3, 5, 256, requires_grad=True), torch.randn(3, 5, 192)
     layer = nt.FP8Linear(linear, nt.FP8Policy(scaling))
@@ -70,6 +76,7 @@ class Block(nn.Module):
 
 def train(model, steps, scaler=None):
     from tiny_llama import read_tokens
+
     text = read_tokens("calib", 8 * steps, 65)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     losses = []
@@ -119,7 +126,7 @@ def test_the_loss_scale_backs_off_and_grows():
 
 
 def test_stochastic_rounding_is_right_in_the_mean():
-    value = torch.tensor([1.0 + 2.0 ** -9, -3.001, 1e-3, float("inf"), 0.0])
+    value = torch.tensor([1.0 + 2.0**-9, -3.001, 1e-3, float("inf"), 0.0])
     target = torch.empty(5, dtype=torch.bfloat16)
     generator = torch.Generator().manual_seed(0)
     draws = torch.stack([nt.stochastic_round_bf16_(target, value, generator).float().clone() for _ in range(4000)])
@@ -154,8 +161,16 @@ def test_small_updates_survive_in_bf16():
 
 def test_binary_layers_train_and_pack():
     torch.manual_seed(3)
-    model = nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nt.BinaryConv2d(32, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32),
-                          nn.Flatten(), nt.BinaryLinear(32 * 16, 64), nn.BatchNorm1d(64), nn.Linear(64, 2))
+    model = nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nt.BinaryConv2d(32, 32, 3, stride=2, padding=1),
+        nn.BatchNorm2d(32),
+        nn.Flatten(),
+        nt.BinaryLinear(32 * 16, 64),
+        nn.BatchNorm1d(64),
+        nn.Linear(64, 2),
+    )
     x = torch.randn(128, 1, 8, 8)
     target = (x[:, :, :4].mean((1, 2, 3)) > x[:, :, 4:].mean((1, 2, 3))).long()
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
@@ -188,6 +203,7 @@ def test_the_gradient_of_a_sign():
 
 def test_hooks_see_what_the_executor_sees(tmp_path):
     from tiny_llama import MODEL, Llama, read_tokens
+
     tokens = read_tokens("calib", 2, 64)
     model = Llama.load().eval()
     by_hooks = nt.calibrate(model, tokens.split(1))
@@ -219,5 +235,6 @@ def test_gptq_on_any_model():
 def test_the_plain_llama_is_the_example():
     """The examples' model gives the perplexity of narrow's executor."""
     from tiny_llama import MODEL, Llama, perplexity, read_tokens
+
     tokens = read_tokens("eval", 2, 128)
     assert perplexity(Llama.load().eval(), tokens) == pytest.approx(narrow.evaluate(MODEL, tokens.tolist())["perplexity"], rel=5e-5)

@@ -1,4 +1,5 @@
 """Layers of +-1: trained with straight-through gradients, converted to packed weights whose products are XNOR and popcount."""
+
 from __future__ import annotations
 
 import weakref
@@ -99,7 +100,9 @@ class PackedBinaryLinear(nn.Module):
         shape = (self.out_features, self.in_features)
         weight = _prepare_once(self, lambda: prepare(QuantizedTensor(scheme_of("int1:row"), shape, self.codes, self.scales)))
         rows = _int1(x.reshape(-1, x.shape[-1]), "int1:tensor")
-        y = torch.from_dlpack(_core.matmul_codes(rows.core(), weight._core, bias=None if self.bias is None else borrow_torch(self.bias.detach().float())))
+        y = torch.from_dlpack(
+            _core.matmul_codes(rows.core(), weight._core, bias=None if self.bias is None else borrow_torch(self.bias.detach().float()))
+        )
         return y.reshape(*x.shape[:-1], self.out_features).to(x.dtype)
 
 
@@ -119,8 +122,12 @@ class PackedBinaryConv2d(nn.Module):
         self.geometry = (tuple(layer.kernel_size), tuple(layer.stride), tuple(layer.padding), layer.groups)
 
     def forward(self, x: Tensor) -> Tensor:
-        prepared = _prepare_once(self, lambda: _core.prepare_binary_conv2d(
-            QuantizedTensor(scheme_of("int1:row"), self.flat_shape, self.codes, self.scales).core(), *self.geometry))
+        prepared = _prepare_once(
+            self,
+            lambda: _core.prepare_binary_conv2d(
+                QuantizedTensor(scheme_of("int1:row"), self.flat_shape, self.codes, self.scales).core(), *self.geometry
+            ),
+        )
         images = _int1(x.permute(0, 2, 3, 1).contiguous(), "int1:tensor")
         y = torch.from_dlpack(_core.binary_conv2d(images.core(), prepared)).permute(0, 3, 1, 2).to(x.dtype)
         return y if self.bias is None else y + self.bias.reshape(-1, 1, 1)

@@ -1,4 +1,5 @@
 """Statistics of the inputs of any model's Linear layers, by hooks: the same as narrow's own executor collects, in the same file."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -22,18 +23,28 @@ def _with_progress(batches: Iterable[Any], show: bool) -> Iterable[Any]:
     return batches
 
 
-def calibrate(model: nn.Module, batches: Iterable[Any], *, run: Callable[[nn.Module, Any], Any] | None = None, second_moments: bool = False,
-              progress: bool = False) -> CalibrationStatistics:
+def calibrate(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    run: Callable[[nn.Module, Any], Any] | None = None,
+    second_moments: bool = False,
+    progress: bool = False,
+) -> CalibrationStatistics:
     """Runs batches through a model and collects what its nn.Linear layers read.
 
-    run(model, batch): how a batch is run; by default model(batch). second_moments: X^T X of every input too, which GPTQ needs. Layers that read the
+    run(model, batch): how a batch is run; by default model(batch). second_moments: X^T X of every input too, which GPTQ needs. Layers
+    that read the
     same tensor one after the other share its statistics. `.save(path)` writes the file of `narrow calibrate`.
     """
     names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     if not names:
         raise InvalidArgument("calibrate: the model has no Linear layer")
     collector = _Collector(second_moments)
-    hooks = [module.register_forward_pre_hook(lambda _, arguments, name=name: collector.see(name, arguments[0])) for module, name in names.items()]
+    hooks = [
+        module.register_forward_pre_hook(lambda _, arguments, name=name: collector.see(name, arguments[0]))
+        for module, name in names.items()
+    ]
     try:
         with torch.no_grad():
             for batch in _with_progress(batches, progress):

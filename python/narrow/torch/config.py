@@ -1,4 +1,5 @@
 """What becomes of each Linear layer of a model."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -48,8 +49,10 @@ def matches(pattern: str, name: str) -> bool:
 class QuantizeConfig:
     """How a model is quantized.
 
-    scheme: for every Linear layer that is not ignored. rules: pattern -> scheme, preset, LayerScheme, or None to leave a layer as it is; the
-    first that matches wins. statistics: of the layers' inputs (narrow.torch.calibrate, `narrow calibrate`, or their file), which static inputs and
+    scheme: for every Linear layer that is not ignored. rules: pattern -> scheme, preset, LayerScheme, or None to leave a layer as it is;
+    the
+    first that matches wins. statistics: of the layers' inputs (narrow.torch.calibrate, `narrow calibrate`, or their file), which static
+    inputs and
     GPTQ need. range_method: minmax, average, percentile[=P], entropy or mse. method: rtn, gptq, clip or gptq+clip.
     """
 

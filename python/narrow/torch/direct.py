@@ -1,4 +1,5 @@
 """Products by one call each, without a module: FPx linear, FP8 and MSFP matmul, int8 linear."""
+
 from __future__ import annotations
 
 import torch
@@ -9,8 +10,15 @@ from ..quantization import Format
 from .ops import scheme_of
 
 
-def _linear(x: Tensor, codes: Tensor, scales: Tensor | None, scheme: str, bias: Tensor | None = None, inputs: str = "",
-            input_scale: Tensor | None = None) -> Tensor:
+def _linear(
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor | None,
+    scheme: str,
+    bias: Tensor | None = None,
+    inputs: str = "",
+    input_scale: Tensor | None = None,
+) -> Tensor:
     return torch.ops.narrow.linear(x, codes, scales, None, None, bias, scheme, inputs, input_scale, None)
 
 
@@ -32,28 +40,44 @@ def fpx_linear(ebits: int, mbits: int, act: Tensor, packed: Tensor, scales: Tens
 _FLOAT8 = {torch.float8_e4m3fn: "fp8_e4m3", torch.float8_e5m2: "fp8_e5m2"}
 
 
-def _fp8_matmul(a: Tensor, b: Tensor, scale_a: Tensor | float, scale_b: Tensor | float, dtype: torch.dtype, expected: torch.dtype) -> Tensor:
+def _fp8_matmul(
+    a: Tensor, b: Tensor, scale_a: Tensor | float, scale_b: Tensor | float, dtype: torch.dtype, expected: torch.dtype
+) -> Tensor:
     if a.dtype != expected or b.dtype != expected or a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
-        raise InvalidArgument(f"fp8 matmul: [m, k] x [k, n] of {expected} is needed, not {tuple(a.shape)} of {a.dtype} x {tuple(b.shape)} of {b.dtype}")
+        raise InvalidArgument(
+            f"fp8 matmul: [m, k] x [k, n] of {expected} is needed, not {tuple(a.shape)} of {a.dtype} x {tuple(b.shape)} of {b.dtype}"
+        )
     form = _FLOAT8[expected]
     scale = torch.as_tensor(scale_b, dtype=torch.float32, device=a.device).reshape(1, 1)
-    values = torch.ops.narrow.dequantize(a.contiguous().view(torch.uint8), torch.as_tensor(scale_a, dtype=torch.float32, device=a.device).reshape(1, 1),
-                                         None, None, f"{form}:tensor", list(a.shape), dtype)
+    values = torch.ops.narrow.dequantize(
+        a.contiguous().view(torch.uint8),
+        torch.as_tensor(scale_a, dtype=torch.float32, device=a.device).reshape(1, 1),
+        None,
+        None,
+        f"{form}:tensor",
+        list(a.shape),
+        dtype,
+    )
     return _linear(values, b.t().contiguous().view(torch.uint8), scale, f"{form}:tensor")
 
 
-def fp8e4m3_matmul(a: Tensor, b: Tensor, scale_a: Tensor | float = 1.0, scale_b: Tensor | float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
+def fp8e4m3_matmul(
+    a: Tensor, b: Tensor, scale_a: Tensor | float = 1.0, scale_b: Tensor | float = 1.0, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """a [m, k] @ b [k, n] of torch.float8_e4m3fn, sums in fp32."""
     return _fp8_matmul(a, b, scale_a, scale_b, dtype, torch.float8_e4m3fn)
 
 
-def fp8e5m2_matmul(a: Tensor, b: Tensor, scale_a: Tensor | float = 1.0, scale_b: Tensor | float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
+def fp8e5m2_matmul(
+    a: Tensor, b: Tensor, scale_a: Tensor | float = 1.0, scale_b: Tensor | float = 1.0, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """a [m, k] @ b [k, n] of torch.float8_e5m2, sums in fp32."""
     return _fp8_matmul(a, b, scale_a, scale_b, dtype, torch.float8_e5m2)
 
 
 class MsfpTensor:
-    """A matrix in MSFP: boxes of 16 along its last dimension share an exponent. transpose(0, 1) is a view, as matmul's right side takes it."""
+    """A matrix in MSFP: boxes of 16 along its last dimension share an exponent. transpose(0, 1) is a view, as matmul's right side takes
+    it."""
 
     def __init__(self, codes: Tensor, scales: Tensor, scheme: str, shape: tuple[int, int], transposed: bool = False):
         self.codes, self.scales, self.scheme, self._shape, self.transposed = codes, scales, scheme, shape, transposed

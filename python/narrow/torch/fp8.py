@@ -4,9 +4,11 @@
     scaler = LossScaler()
     scaler.scale(loss).backward(); scaler.step(optimizer)
 
-Products are those of the rounded values: what FP8 tensor cores compute, on any device. The values travel in the input's own type, so that under
+Products are those of the rounded values: what FP8 tensor cores compute, on any device. The values travel in the input's own type, so that
+under
 bf16 a scaled code is rounded once more to bf16.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -26,7 +28,8 @@ SCALINGS = ("current", "delayed", "block")
 class FP8Policy:
     """Which Linear layers train in FP8, and how they are scaled.
 
-    scaling: current (one scale per tensor, from itself), delayed (one per tensor, from the largest of the last `history` steps) or block (inputs and
+    scaling: current (one scale per tensor, from itself), delayed (one per tensor, from the largest of the last `history` steps) or block
+    (inputs and
     gradients per 1x128 block, weights per 128x128 tile). ignore: patterns of module names that keep their own type, as in quantize_.
     """
 
@@ -60,7 +63,7 @@ class DelayedScale(nn.Module):
         amax = x.detach().abs().amax().float()
         seen = self.history.amax()
         used = torch.where(seen > 0, seen, amax)
-        fresh = (used / self.largest * 2.0 ** self.margin).reshape(1, 1)
+        fresh = (used / self.largest * 2.0**self.margin).reshape(1, 1)
         self.scale.copy_(torch.where((fresh > 0) & fresh.isfinite(), fresh, self.scale))
         self.history.copy_(torch.cat((amax.nan_to_num(0.0, 0.0).reshape(1), self.history[:-1])))
         return self.scale.clone()
@@ -104,7 +107,11 @@ class FP8Linear(nn.Linear):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias, self.policy = linear.weight, linear.bias, policy
         forms = {"input": policy.forward, "weight": policy.forward, "gradient": policy.backward}
-        scaling = {"input": "block128", "weight": "128x128", "gradient": "block128"} if policy.scaling == "block" else dict.fromkeys(forms, "tensor")
+        scaling = (
+            {"input": "block128", "weight": "128x128", "gradient": "block128"}
+            if policy.scaling == "block"
+            else dict.fromkeys(forms, "tensor")
+        )
         self.schemes = {role: f"{form}:{scaling[role]}" for role, form in forms.items()}
         self.delayed = None
         if policy.scaling == "delayed":
@@ -129,8 +136,11 @@ class FP8Linear(nn.Linear):
 def fp8_training_(model: nn.Module, policy: FP8Policy | None = None) -> nn.Module:
     """The Linear layers of a model that the policy does not leave out train in FP8 from now on, in place."""
     policy = policy or FP8Policy()
-    layers = [(name, module) for name, module in model.named_modules()
-              if type(module) is nn.Linear and not any(matches(pattern, name) for pattern in policy.ignore)]
+    layers = [
+        (name, module)
+        for name, module in model.named_modules()
+        if type(module) is nn.Linear and not any(matches(pattern, name) for pattern in policy.ignore)
+    ]
     if not layers:
         raise InvalidArgument("fp8_training_: the policy leaves no Linear layer of the model")
     for name, module in layers:
@@ -144,7 +154,7 @@ class LossScaler:
     After `interval` steps without an overflow the scale grows; after one with it, it backs off.
     """
 
-    def __init__(self, scale: float = 2.0 ** 16, growth: float = 2.0, backoff: float = 0.5, interval: int = 2000):
+    def __init__(self, scale: float = 2.0**16, growth: float = 2.0, backoff: float = 0.5, interval: int = 2000):
         self.scale_value, self.growth, self.backoff, self.interval, self.good_steps = scale, growth, backoff, interval, 0
 
     def scale(self, loss: Tensor) -> Tensor:

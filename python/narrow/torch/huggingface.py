@@ -1,7 +1,9 @@
-"""Hugging Face transformers: `import narrow.torch.huggingface`, and AutoModelForCausalLM.from_pretrained loads directories that narrow quantized.
+"""Hugging Face transformers: `import narrow.torch.huggingface`, and AutoModelForCausalLM.from_pretrained loads directories that narrow
+quantized.
 
 Also quantizes as it loads: from_pretrained(plain, quantization_config=NarrowConfig("fp6_e3m2")).
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -19,17 +21,33 @@ from .model import quantize_
 class NarrowConfig(QuantizationConfigMixin):
     """The quantization_config of a narrow checkpoint's config.json: scheme, ignore, rules, activations."""
 
-    def __init__(self, scheme: str = "int8:row", ignore: Any = ("lm_head",), rules: Any = (), activations: dict | None = None,
-                 targets: Any = ("Linear",), version: int = 1, **_: Any):
+    def __init__(
+        self,
+        scheme: str = "int8:row",
+        ignore: Any = ("lm_head",),
+        rules: Any = (),
+        activations: dict | None = None,
+        targets: Any = ("Linear",),
+        version: int = 1,
+        **_: Any,
+    ):
         self.quant_method = "narrow"
         layer = LayerScheme.of(scheme)
         self.scheme, self.ignore, self.targets, self.version = layer.weights, list(ignore), list(targets), version
         self.rules = list(rules)
-        self.activations = activations if activations is not None else ({"scheme": layer.inputs, "rules": [], "scales": {}} if layer.inputs else None)
+        self.activations = (
+            activations if activations is not None else ({"scheme": layer.inputs, "rules": [], "scales": {}} if layer.inputs else None)
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        fields = {"quant_method": "narrow", "version": self.version, "scheme": self.scheme, "targets": self.targets, "ignore": self.ignore,
-                  "rules": self.rules}
+        fields = {
+            "quant_method": "narrow",
+            "version": self.version,
+            "scheme": self.scheme,
+            "targets": self.targets,
+            "ignore": self.ignore,
+            "rules": self.rules,
+        }
         return fields if self.activations is None else {**fields, "activations": self.activations}
 
     @staticmethod
@@ -65,8 +83,15 @@ class NarrowQuantizer(HfQuantizer):
         config = self.quantization_config
         for name, linear, scheme in linear_layers(model, config.layers()):
             bias = linear.bias is not None
-            layer = QuantizedLinear(linear.in_features, linear.out_features, bias, scheme.weights, config.inputs_of(name), device="meta",
-                                    dtype=linear.weight.dtype)
+            layer = QuantizedLinear(
+                linear.in_features,
+                linear.out_features,
+                bias,
+                scheme.weights,
+                config.inputs_of(name),
+                device="meta",
+                dtype=linear.weight.dtype,
+            )
             for parameter in layer.parameters():
                 parameter.requires_grad_(False)
             replace_module(model, name, layer)

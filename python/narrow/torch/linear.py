@@ -1,4 +1,5 @@
 """QuantizedLinear: an nn.Linear whose weight is codes and scales, in the names and types of narrow's checkpoints."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -24,7 +25,9 @@ class QuantizedWeight(nn.Module):
         self.scheme, self.shape = str(form), torch.Size((n, k))
         grid = form.grid((n, k))
         self.register_buffer("codes", torch.zeros(n, form.row_bytes(k), dtype=torch.uint8, device=device))
-        self.register_buffer("scales", torch.ones(grid, device=device).to(torch_dtype(SCALE_NAMES[form.scale.name])) if form.has_scales else None)
+        self.register_buffer(
+            "scales", torch.ones(grid, device=device).to(torch_dtype(SCALE_NAMES[form.scale.name])) if form.has_scales else None
+        )
         self.register_buffer("zero_points", torch.zeros(grid, dtype=torch.uint8, device=device) if form.asymmetric else None)
         self.register_buffer("outer_scale", torch.ones(1, device=device) if form.has_outer_scale else None)
 
@@ -53,10 +56,13 @@ class QuantizedWeight(nn.Module):
         return QuantizedTensor(scheme_of(self.scheme), tuple(self.shape), self.codes, self.scales, self.zero_points, outer)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.ops.narrow.dequantize(self.codes, self.scales, self.zero_points, self.outer_scale, self.scheme, list(self.shape), dtype)
+        return torch.ops.narrow.dequantize(
+            self.codes, self.scales, self.zero_points, self.outer_scale, self.scheme, list(self.shape), dtype
+        )
 
     def _apply(self, fn: Any, recurse: bool = True) -> QuantizedWeight:
         """model.half() and the like change the type of values; codes and scales are not values, they only move."""
+
         def move(part: Tensor) -> Tensor:
             moved = fn(part)
             return moved if moved.dtype == part.dtype else part.to(moved.device)
@@ -73,8 +79,16 @@ class QuantizedLinear(nn.Module):
     inputs: SCHEME:dynamic or SCHEME:static; a static one has its scale (and zero point) in buffers.
     """
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, scheme: str = "int8:row", inputs: str = "", device: Any = None,
-                 dtype: torch.dtype | None = None):
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        scheme: str = "int8:row",
+        inputs: str = "",
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ):
         super().__init__()
         self.in_features, self.out_features, self.inputs = in_features, out_features, inputs
         self.weight = QuantizedWeight(out_features, in_features, scheme, device)
@@ -85,8 +99,14 @@ class QuantizedLinear(nn.Module):
         self.register_buffer("input_zero_point", torch.zeros(1, dtype=torch.uint8, device=device) if is_static and asymmetric else None)
 
     @classmethod
-    def from_linear(cls, linear: nn.Linear, scheme: str, inputs: str = "", input_scale: tuple[float, int] | None = None,
-                    quantized: QuantizedTensor | None = None) -> QuantizedLinear:
+    def from_linear(
+        cls,
+        linear: nn.Linear,
+        scheme: str,
+        inputs: str = "",
+        input_scale: tuple[float, int] | None = None,
+        quantized: QuantizedTensor | None = None,
+    ) -> QuantizedLinear:
         """An nn.Linear, rounded to nearest, or with a weight that was quantized already."""
         made = cls(linear.in_features, linear.out_features, linear.bias is not None, scheme, inputs, device="meta")
         q = quantized if quantized is not None else quantize(linear.weight.detach(), scheme)
@@ -121,8 +141,9 @@ class QuantizedLinear(nn.Module):
         if x.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         w = self.weight
-        return torch.ops.narrow.linear(x, w.codes, w.scales, w.zero_points, w.outer_scale, self.bias, w.scheme, self.inputs, self.input_scale,
-                                       self.input_zero_point)
+        return torch.ops.narrow.linear(
+            x, w.codes, w.scales, w.zero_points, w.outer_scale, self.bias, w.scheme, self.inputs, self.input_scale, self.input_zero_point
+        )
 
     def extra_repr(self) -> str:
         inputs = f", inputs={self.inputs}" if self.inputs else ""

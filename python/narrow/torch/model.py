@@ -1,4 +1,5 @@
 """quantize_: the Linear layers of any model become QuantizedLinear, in place."""
+
 from __future__ import annotations
 
 import os
@@ -16,7 +17,8 @@ from .linear import QuantizedLinear, QuantizedWeight
 def quantize_(model: nn.Module, config: Any) -> nn.Module:
     """Quantizes a model's Linear layers in place, and gives it back.
 
-    config: a scheme ("fp6_e3m2"), a preset ("W8A8", "FP8_DYNAMIC"), a dict of regular expressions over module names -> scheme, or a QuantizeConfig.
+    config: a scheme ("fp6_e3m2"), a preset ("W8A8", "FP8_DYNAMIC"), a dict of regular expressions over module names -> scheme, or a
+    QuantizeConfig.
     `lm_head` stays as it is unless a config says otherwise.
     """
     how = QuantizeConfig.of(config)
@@ -24,7 +26,9 @@ def quantize_(model: nn.Module, config: Any) -> nn.Module:
     if not layers:
         raise InvalidArgument("quantize_: no Linear layer of the model matches the config")
     if how.method != "rtn" and how.statistics is None:
-        raise InvalidArgument(f"quantize_: the method {how.method} needs statistics of the layers' inputs; collect them with narrow.torch.calibrate")
+        raise InvalidArgument(
+            f"quantize_: the method {how.method} needs statistics of the layers' inputs; collect them with narrow.torch.calibrate"
+        )
     with torch.no_grad():
         for name, module, scheme in layers:
             fitted = None
@@ -39,7 +43,8 @@ def quantize_(model: nn.Module, config: Any) -> nn.Module:
 
 
 def load_checkpoint_(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
-    """Loads a checkpoint that narrow quantized into a model of the same names: its quantized weights become QuantizedLinear layers, in place."""
+    """Loads a checkpoint that narrow quantized into a model of the same names: its quantized weights become QuantizedLinear layers, in
+    place."""
     checkpoint = Checkpoint(path, framework="torch")
     state = {}
     for name in checkpoint.names():
@@ -48,7 +53,9 @@ def load_checkpoint_(model: nn.Module, path: str | os.PathLike[str]) -> nn.Modul
             continue
         module = name.removesuffix(".weight")
         linear = model.get_submodule(module)
-        layer = QuantizedLinear(linear.in_features, linear.out_features, linear.bias is not None, str(checkpoint.scheme(name)), device="meta")
+        layer = QuantizedLinear(
+            linear.in_features, linear.out_features, linear.bias is not None, str(checkpoint.scheme(name)), device="meta"
+        )
         layer.weight, layer.bias = QuantizedWeight.of(checkpoint.read_quantized(name)), linear.bias
         replace_module(model, module, layer)
     missing, unexpected = model.load_state_dict(state, strict=False)

@@ -1,4 +1,6 @@
-"""Observers with the interface of torch.ao.quantization: narrow's range methods in a QConfig, and torch's observers in narrow's fake-quantize."""
+"""Observers with the interface of torch.ao.quantization: narrow's range methods in a QConfig, and torch's observers in narrow's
+fake-quantize."""
+
 from __future__ import annotations
 
 from typing import Any

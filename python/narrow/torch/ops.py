@@ -6,6 +6,7 @@
 
 Each has a CPU and a CUDA implementation and one for fake tensors. Parts of a quantized tensor travel as tensors; a scheme as its string.
 """
+
 from __future__ import annotations
 
 import functools
@@ -22,11 +23,17 @@ from ..errors import InvalidArgument
 library = torch.library.Library("narrow", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 
-library.define("linear(Tensor x, Tensor codes, Tensor? scales, Tensor? zero_points, Tensor? outer_scale, Tensor? bias, str scheme, "
-               "str inputs, Tensor? input_scale, Tensor? input_zero_point) -> Tensor", tags=_TAGS)
+library.define(
+    "linear(Tensor x, Tensor codes, Tensor? scales, Tensor? zero_points, Tensor? outer_scale, Tensor? bias, str scheme, "
+    "str inputs, Tensor? input_scale, Tensor? input_zero_point) -> Tensor",
+    tags=_TAGS,
+)
 library.define("quantize(Tensor x, str scheme, Tensor? scales, Tensor? zero_points) -> (Tensor, Tensor, Tensor, Tensor)", tags=_TAGS)
-library.define("dequantize(Tensor codes, Tensor? scales, Tensor? zero_points, Tensor? outer_scale, str scheme, SymInt[] shape, "
-               "ScalarType dtype) -> Tensor", tags=_TAGS)
+library.define(
+    "dequantize(Tensor codes, Tensor? scales, Tensor? zero_points, Tensor? outer_scale, str scheme, SymInt[] shape, "
+    "ScalarType dtype) -> Tensor",
+    tags=_TAGS,
+)
 library.define("fake_quantize(Tensor x, str scheme, str rounding, int seed) -> Tensor", tags=_TAGS)
 library.define("fake_quantize_learned(Tensor x, Tensor scales, Tensor? zero_points, str scheme, float factor) -> Tensor", tags=_TAGS)
 
@@ -83,8 +90,16 @@ def _present(x: Tensor) -> Tensor | None:
 def _quantize_cpu(x, scheme, scales, zero_points):
     form = scheme_of(scheme)
     codes, out_scales, out_zero_points, outer = _empty_parts(x, form)
-    value = _core.quantize_into(borrow_torch(x), form, borrow_bytes(codes), _part(out_scales), _part(out_zero_points),
-                                nonfinite="saturate", given_scales=_maybe(scales), given_zero_points=_maybe(zero_points))
+    value = _core.quantize_into(
+        borrow_torch(x),
+        form,
+        borrow_bytes(codes),
+        _part(out_scales),
+        _part(out_zero_points),
+        nonfinite="saturate",
+        given_scales=_maybe(scales),
+        given_zero_points=_maybe(zero_points),
+    )
     if form.has_outer_scale:
         outer.fill_(value)
     return codes, out_scales, out_zero_points, outer
@@ -94,8 +109,17 @@ def _quantize_cpu(x, scheme, scales, zero_points):
 def _quantize_cuda(x, scheme, scales, zero_points):
     form, x = scheme_of(scheme), _plain_rows(x)
     codes, out_scales, out_zero_points, outer = _empty_parts(x, form)
-    _core.cuda_quantize(borrow_torch(x), form, borrow_bytes(codes), _part(out_scales), _part(out_zero_points),
-                        _part(outer), _stream(x), given_scales=_maybe(scales), given_zero_points=_maybe(zero_points))
+    _core.cuda_quantize(
+        borrow_torch(x),
+        form,
+        borrow_bytes(codes),
+        _part(out_scales),
+        _part(out_zero_points),
+        _part(outer),
+        _stream(x),
+        given_scales=_maybe(scales),
+        given_zero_points=_maybe(zero_points),
+    )
     return codes, out_scales, out_zero_points, outer
 
 
@@ -105,8 +129,9 @@ def _quantize_fake(x, scheme, scales, zero_points):
 
 
 def _assemble(codes, scales, zero_points, outer_scale, scheme, shape) -> _core.Quantized:
-    return _core.Quantized(scheme_of(scheme), shape, borrow_bytes(codes), _part(scales), _part(zero_points),
-                           1.0 if outer_scale is None else float(outer_scale))
+    return _core.Quantized(
+        scheme_of(scheme), shape, borrow_bytes(codes), _part(scales), _part(zero_points), 1.0 if outer_scale is None else float(outer_scale)
+    )
 
 
 @torch.library.impl(library, "dequantize", "CPU")
@@ -119,8 +144,9 @@ def _dequantize_cpu(codes, scales, zero_points, outer_scale, scheme, shape, dtyp
 @torch.library.impl(library, "dequantize", "CUDA")
 def _dequantize_cuda(codes, scales, zero_points, outer_scale, scheme, shape, dtype):
     y = codes.new_empty(shape, dtype=dtype)
-    _core.cuda_dequantize(scheme_of(scheme), shape, borrow_bytes(codes), _part(scales), _part(zero_points), _part(outer_scale), borrow_torch(y),
-                          _stream(y))
+    _core.cuda_dequantize(
+        scheme_of(scheme), shape, borrow_bytes(codes), _part(scales), _part(zero_points), _part(outer_scale), borrow_torch(y), _stream(y)
+    )
     return y
 
 
@@ -159,8 +185,14 @@ torch.library.register_autograd("narrow::fake_quantize", lambda context, gradien
 @torch.library.impl(library, "fake_quantize_learned", "CPU")
 def _fake_quantize_learned_cpu(x, scales, zero_points, scheme, factor):
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    _core.fake_quantize_into(borrow_torch(x), scheme_of(scheme), borrow_torch(y), nonfinite="saturate", given_scales=borrow_torch(scales.contiguous()),
-                             given_zero_points=_maybe(None if zero_points is None else rounded_zero_points(zero_points, scheme)))
+    _core.fake_quantize_into(
+        borrow_torch(x),
+        scheme_of(scheme),
+        borrow_torch(y),
+        nonfinite="saturate",
+        given_scales=borrow_torch(scales.contiguous()),
+        given_zero_points=_maybe(None if zero_points is None else rounded_zero_points(zero_points, scheme)),
+    )
     return y
 
 
@@ -168,8 +200,14 @@ def _fake_quantize_learned_cpu(x, scales, zero_points, scheme, factor):
 def _fake_quantize_learned_cuda(x, scales, zero_points, scheme, factor):
     x = _plain_rows(x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    _core.cuda_fake_quantize(borrow_torch(x), borrow_torch(y), scheme_of(scheme), _stream(x), given_scales=borrow_torch(scales.contiguous()),
-                             given_zero_points=_maybe(None if zero_points is None else rounded_zero_points(zero_points, scheme)))
+    _core.cuda_fake_quantize(
+        borrow_torch(x),
+        borrow_torch(y),
+        scheme_of(scheme),
+        _stream(x),
+        given_scales=borrow_torch(scales.contiguous()),
+        given_zero_points=_maybe(None if zero_points is None else rounded_zero_points(zero_points, scheme)),
+    )
     return y
 
 
@@ -189,7 +227,7 @@ def spread(grid: Tensor, scheme: str, shape: torch.Size) -> Tensor:
         return grid.reshape(()).expand(shape)
     form = scheme_of(scheme)
     rows, cols = form.tile(shape)
-    full = grid.reshape(form.grid(shape)).repeat_interleave(cols, 1)[:, :shape[-1]]
+    full = grid.reshape(form.grid(shape)).repeat_interleave(cols, 1)[:, : shape[-1]]
     matrix_rows = shape[-2] if len(shape) > 1 else 1
     per_matrix = -(-matrix_rows // rows)
     full = full.reshape(-1, per_matrix, shape[-1]).repeat_interleave(rows, 1)[:, :matrix_rows]
@@ -213,7 +251,8 @@ def gather(values: Tensor, scheme: str) -> Tensor:
 def learned_gradients(x, scales, zero_points, scheme, factor, y, gradient):
     """LSQ and LSQ+. With v = x / s (+ z) and the code range [low, high]:
 
-      d y / d x = 1 inside, 0 outside;   d y / d s = (y - x) / s inside, the clamped code (minus z) outside;   d y / d z = 0 inside, -s outside.
+    d y / d x = 1 inside, 0 outside;   d y / d s = (y - x) / s inside, the clamped code (minus z) outside;   d y / d z = 0 inside, -s
+    outside.
     """
     form = scheme_of(scheme)
     s = spread(scales, scheme, x.shape)
@@ -256,7 +295,8 @@ def _version(x: Tensor) -> int:
 
 
 class LayerCache:
-    """Prepared weights by the tensor that holds their codes: made at the first product, made anew where a part has changed, dropped with it."""
+    """Prepared weights by the tensor that holds their codes: made at the first product, made anew where a part has changed, dropped with
+    it."""
 
     def __init__(self) -> None:
         self._layers: dict[int, tuple[weakref.ref, list, _core.Layer]] = {}
@@ -282,8 +322,12 @@ class LayerCache:
         if is_static and input_scale is None:
             raise InvalidArgument(f"the input is {inputs}, but no calibration gives its scale; calibrate the model and pass its statistics")
         quantized = _assemble(codes, scales, zero_points, outer_scale, scheme, (codes.shape[0], k))
-        return _core.Layer(quantized, scheme_of(rounding) if inputs else None, float(input_scale) if is_static else None,
-                           int(input_zero_point) if is_static and input_zero_point is not None else 0)
+        return _core.Layer(
+            quantized,
+            scheme_of(rounding) if inputs else None,
+            float(input_scale) if is_static else None,
+            int(input_zero_point) if is_static and input_zero_point is not None else 0,
+        )
 
 
 _layers = LayerCache()
@@ -308,8 +352,10 @@ def _is_fp8_product(scheme: str, inputs: str) -> bool:
     weight, _, weight_scaling = scheme.partition(":")
     rounding, _, scaling = split_inputs(inputs)[0].partition(":")
     formats = (rounding, weight)
-    return (formats in {("fp8_e4m3", "fp8_e4m3"), ("fp8_e4m3", "fp8_e5m2"), ("fp8_e5m2", "fp8_e4m3")}
-            and (scaling or "row", weight_scaling or "row") in _FP8_PAIRS)
+    return (
+        formats in {("fp8_e4m3", "fp8_e4m3"), ("fp8_e4m3", "fp8_e5m2"), ("fp8_e5m2", "fp8_e4m3")}
+        and (scaling or "row", weight_scaling or "row") in _FP8_PAIRS
+    )
 
 
 @torch.library.impl(library, "linear", "CUDA")
@@ -322,8 +368,17 @@ def _linear_cuda(x, codes, scales, zero_points, outer_scale, bias, scheme, input
         x_codes, x_scales, x_zero_points, x_outer = _quantize_cuda(rows, rounding, given, zero)
         if _is_fp8_product(scheme, inputs):
             y = x.new_empty((rows.shape[0], codes.shape[0]))
-            _core.cuda_fp8_matmul(scheme_of(rounding), borrow_torch(x_codes), borrow_torch(x_scales), scheme_of(scheme), borrow_torch(codes),
-                                  borrow_torch(scales), borrow_torch(y), _maybe(None if bias is None else bias.float()), _stream(x))
+            _core.cuda_fp8_matmul(
+                scheme_of(rounding),
+                borrow_torch(x_codes),
+                borrow_torch(x_scales),
+                scheme_of(scheme),
+                borrow_torch(codes),
+                borrow_torch(scales),
+                borrow_torch(y),
+                _maybe(None if bias is None else bias.float()),
+                _stream(x),
+            )
             return y.reshape(*x.shape[:-1], codes.shape[0])
         rows = _dequantize_cuda(x_codes, _present(x_scales), _present(x_zero_points), _present(x_outer), rounding, rows.shape, x.dtype)
     weight = _dequantize_cuda(codes, scales, zero_points, outer_scale, scheme, (codes.shape[0], x.shape[-1]), x.dtype)

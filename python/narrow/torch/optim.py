@@ -1,4 +1,5 @@
 """AdamW over bf16 parameters without a master copy: updates are rounded stochastically, so that small ones count in the mean."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -25,8 +26,15 @@ class StochasticAdamW(torch.optim.Optimizer):
     seed: of the rounding, so that a run can be repeated.
     """
 
-    def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 0.01, seed: int = 0):
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        seed: int = 0,
+    ):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
         self.seed, self._generators = seed, {}
 
@@ -50,7 +58,9 @@ class StochasticAdamW(torch.optim.Optimizer):
     def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         if not state:
-            state.update(step=0, mean=torch.zeros_like(parameter, dtype=torch.float32), square=torch.zeros_like(parameter, dtype=torch.float32))
+            state.update(
+                step=0, mean=torch.zeros_like(parameter, dtype=torch.float32), square=torch.zeros_like(parameter, dtype=torch.float32)
+            )
         state["step"] += 1
         (beta1, beta2), gradient = group["betas"], parameter.grad.float()
         state["mean"].lerp_(gradient, 1 - beta1)

@@ -1,8 +1,9 @@
 """Quantization-aware training: fake-quantize with straight-through gradients, learned scales (LSQ) and zero points (LSQ+).
 
-    prepare_qat_(model, "int4:row", learned=True)   # train as ever
-    convert_(model)                                 # QuantizedLinear layers with the numbers of training
+prepare_qat_(model, "int4:row", learned=True)   # train as ever
+convert_(model)                                 # QuantizedLinear layers with the numbers of training
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -17,12 +18,15 @@ from .config import QuantizeConfig, linear_layers, replace_module
 from .linear import QuantizedLinear
 from .ops import rounded_zero_points, scheme_of, split_inputs
 
+
 class FakeQuantize(FakeQuantizeBase):
     """y = dequantize(quantize(x)) with gradients. Three ways to a scale:
 
     - from each tensor itself (default): every scheme, gradients straight through;
-    - `learned`: one per cell of the scale grid, started from the first tensor's own scales and trained by LSQ; asymmetric schemes learn their
-      zero points too (LSQ+). The parameter is the scale's logarithm: a step of an optimizer is then a share of the scale, whatever its size,
+    - `learned`: one per cell of the scale grid, started from the first tensor's own scales and trained by LSQ; asymmetric schemes learn
+      their
+      zero points too (LSQ+). The parameter is the scale's logarithm: a step of an optimizer is then a share of the scale, whatever its
+      size,
       and no step makes it negative. Schemes with fp32 scales;
     - `observer`: any observer of torch.ao.quantization or of narrow, whose scale and zero point are used.
 
@@ -60,7 +64,9 @@ class FakeQuantize(FakeQuantizeBase):
         """Scales and zero points as they are used; of a learned or observed quantizer."""
         if self.learned and self.is_ready:
             scale = self.log_scale.detach().exp()
-            return scale, torch.zeros_like(scale, dtype=torch.uint8) if self.zero_point is None else rounded_zero_points(self.zero_point, self.scheme)
+            return scale, torch.zeros_like(scale, dtype=torch.uint8) if self.zero_point is None else rounded_zero_points(
+                self.zero_point, self.scheme
+            )
         if self.activation_post_process is not None:
             scale, zero = self.activation_post_process.calculate_qparams()
             return scale.float().reshape(-1, 1), zero.clamp_min(0).to(torch.uint8).reshape(-1, 1)
@@ -128,7 +134,8 @@ class QATLinear(nn.Linear):
 def prepare_qat_(model: nn.Module, config: Any, learned: bool = False) -> nn.Module:
     """Makes the Linear layers of a model ready for training, in place. config as in quantize_; learned: scales are parameters (LSQ).
 
-    A static input always learns its scale, which starts at the first batch's. Call it before the optimizer collects parameters; inputs that are
+    A static input always learns its scale, which starts at the first batch's. Call it before the optimizer collects parameters; inputs
+    that are
     static get theirs with the first forward pass.
     """
     layers = linear_layers(model, QuantizeConfig.of(config))
