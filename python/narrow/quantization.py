@@ -214,8 +214,7 @@ def matmul(
     """y[..., n] = convert(activate(sum_k x[..., k] * w[n, k] + bias[n]) + residual), on the CPU.
 
     x: values, or a QuantizedTensor. inputs: a scheme that x is rounded to first, dynamically or with static `input_scales`. activation:
-    none,
-    relu, gelu or silu. dtype: fp32, fp16, bf16; int8 and fp8 requantized by `out_scale`; int32 for the exact integer sum.
+    none, relu, gelu or silu. dtype: fp32, fp16, bf16; int8 and fp8 requantized by `out_scale`; int32 for the exact integer sum.
     """
     weight = w if isinstance(w, PreparedWeight) else prepare(w)
     bias = maybe_borrow(None if bias is None else float32(bias))

@@ -1,8 +1,7 @@
 """narrow for PyTorch.
 
     from narrow.torch import quantize_
-    quantize_(model, "fp6_e3m2")             # any scheme, a preset (W8A8, FP8_DYNAMIC, ...), a dict of regular expressions, a
-    QuantizeConfig
+    quantize_(model, "fp6_e3m2")     # any scheme, a preset (W8A8, FP8_DYNAMIC), a dict of regular expressions, a QuantizeConfig
 
 The operators are torch.ops.narrow.*; they compile with fullgraph=True.
 """

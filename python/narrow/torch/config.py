@@ -50,10 +50,8 @@ class QuantizeConfig:
     """How a model is quantized.
 
     scheme: for every Linear layer that is not ignored. rules: pattern -> scheme, preset, LayerScheme, or None to leave a layer as it is;
-    the
-    first that matches wins. statistics: of the layers' inputs (narrow.torch.calibrate, `narrow calibrate`, or their file), which static
-    inputs and
-    GPTQ need. range_method: minmax, average, percentile[=P], entropy or mse. method: rtn, gptq, clip or gptq+clip.
+    the first that matches wins. statistics: of the layers' inputs (narrow.torch.calibrate, `narrow calibrate`, or their file), which static
+    inputs and GPTQ need. range_method: minmax, average, percentile[=P], entropy or mse. method: rtn, gptq, clip or gptq+clip.
     """
 
     scheme: Any

@@ -5,8 +5,7 @@
     scaler.scale(loss).backward(); scaler.step(optimizer)
 
 Products are those of the rounded values: what FP8 tensor cores compute, on any device. The values travel in the input's own type, so that
-under
-bf16 a scaled code is rounded once more to bf16.
+under bf16 a scaled code is rounded once more to bf16.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ class FP8Policy:
     """Which Linear layers train in FP8, and how they are scaled.
 
     scaling: current (one scale per tensor, from itself), delayed (one per tensor, from the largest of the last `history` steps) or block
-    (inputs and
-    gradients per 1x128 block, weights per 128x128 tile). ignore: patterns of module names that keep their own type, as in quantize_.
+    (inputs and gradients per 1x128 block, weights per 128x128 tile). ignore: patterns of module names that keep their own type, as in
+    quantize_.
     """
 
     scaling: str = "current"

@@ -18,8 +18,7 @@ def quantize_(model: nn.Module, config: Any) -> nn.Module:
     """Quantizes a model's Linear layers in place, and gives it back.
 
     config: a scheme ("fp6_e3m2"), a preset ("W8A8", "FP8_DYNAMIC"), a dict of regular expressions over module names -> scheme, or a
-    QuantizeConfig.
-    `lm_head` stays as it is unless a config says otherwise.
+    QuantizeConfig. `lm_head` stays as it is unless a config says otherwise.
     """
     how = QuantizeConfig.of(config)
     layers = linear_layers(model, how)

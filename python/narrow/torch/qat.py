@@ -24,10 +24,8 @@ class FakeQuantize(FakeQuantizeBase):
 
     - from each tensor itself (default): every scheme, gradients straight through;
     - `learned`: one per cell of the scale grid, started from the first tensor's own scales and trained by LSQ; asymmetric schemes learn
-      their
-      zero points too (LSQ+). The parameter is the scale's logarithm: a step of an optimizer is then a share of the scale, whatever its
-      size,
-      and no step makes it negative. Schemes with fp32 scales;
+      their zero points too (LSQ+). The parameter is the scale's logarithm: a step of an optimizer is then a share of the scale, whatever
+      its size, and no step makes it negative. Schemes with fp32 scales;
     - `observer`: any observer of torch.ao.quantization or of narrow, whose scale and zero point are used.
 
     It has the interface of torch.ao.quantization.FakeQuantize, and works in a QConfig.
@@ -135,8 +133,7 @@ def prepare_qat_(model: nn.Module, config: Any, learned: bool = False) -> nn.Mod
     """Makes the Linear layers of a model ready for training, in place. config as in quantize_; learned: scales are parameters (LSQ).
 
     A static input always learns its scale, which starts at the first batch's. Call it before the optimizer collects parameters; inputs
-    that are
-    static get theirs with the first forward pass.
+    that are static get theirs with the first forward pass.
     """
     layers = linear_layers(model, QuantizeConfig.of(config))
     if not layers:
