@@ -1,10 +1,14 @@
 # What a builder can choose. Consumers (add_subdirectory) get the library alone.
+set(developing ${PROJECT_IS_TOP_LEVEL})
+if(SKBUILD)  # a wheel holds the library, its bindings and the command
+  set(developing OFF)
+endif()
 option(NARROW_BUILD_TOOLS "Build the command `narrow`" ${PROJECT_IS_TOP_LEVEL})
-option(NARROW_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
-option(NARROW_BUILD_BENCHMARKS "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
+option(NARROW_BUILD_TESTS "Build the tests" ${developing})
+option(NARROW_BUILD_BENCHMARKS "Build the benchmarks" ${developing})
 option(NARROW_BUILD_PYTHON "Build the Python extension; needs nanobind in the Python that is found" OFF)
 option(NARROW_BUILD_FUZZERS "Build the libFuzzer targets (clang only)" OFF)
-option(NARROW_WARNINGS_AS_ERRORS "Treat warnings as errors" ${PROJECT_IS_TOP_LEVEL})
+option(NARROW_WARNINGS_AS_ERRORS "Treat warnings as errors" ${developing})
 set(NARROW_CUDA AUTO CACHE STRING "Compile the CUDA kernels: ON, OFF, or AUTO = where nvcc is found")
 set(NARROW_CUDA_ARCHITECTURES "80-real;89-real;90a-real;90-virtual" CACHE STRING "GPU targets: Ampere, Ada, Hopper, and PTX for newer ones")
 set(NARROW_SANITIZE "" CACHE STRING "Sanitizers for all targets, e.g. address,undefined")

@@ -11,10 +11,9 @@ cmake --build "$place/build" > /dev/null
 "$place/prefix/bin/narrow" formats > /dev/null
 echo "install: find_package(narrow) works"
 
-# The wheel: built from the same compiled sources (ccache), imported from a clean place without torch, its command run.
+# The wheel, from the objects of the release build: imported from a clean place without torch, its command run.
 rm -rf "$place/wheel" "$place/site"
-.venv/bin/python -m pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir "$place/wheel" -C cmake.define.NARROW_CUDA=OFF \
-  -C cmake.define.NARROW_WARNINGS_AS_ERRORS=ON  # the flags of the release build, so that nothing is compiled twice
+.venv/bin/python -m pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir "$place/wheel" -C build-dir=build/release
 .venv/bin/python -m pip install --quiet --no-deps --target "$place/site" "$place"/wheel/narrow-*.whl
 PYTHONPATH="$place/site" .venv/bin/python -c "import narrow, sys; assert 'torch' not in sys.modules; print(len(narrow.quantize([[1.0, 2.0]], 'int8:row').codes))" > /dev/null
 PYTHONPATH="$place/site" "$place/site/bin/narrow" formats > /dev/null
