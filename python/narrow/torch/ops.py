@@ -56,6 +56,13 @@ def _maybe(x: Tensor | None) -> _core.Array | None:
     return None if x is None else borrow_torch(x)
 
 
+def _borrow_pair(x: Tensor, y: Tensor) -> tuple[_core.Array, _core.Array]:
+    """x and a contiguous y of its type, shape and device, asked for once."""
+    name, shape, index = torch_dtype_name(x.dtype), x.shape, x.device.index
+    strides = () if x.is_contiguous() else x.stride()
+    return _core.Array.at(x.data_ptr(), name, shape, strides, index, x), _core.Array.at(y.data_ptr(), name, shape, (), index, y)
+
+
 def _part(x: Tensor | None) -> _core.Array | None:
     """A part of a quantized tensor that it may not have."""
     return None if x is None or not x.numel() else borrow_bytes(x)
@@ -169,7 +176,7 @@ def _fake_quantize_cpu(x, scheme, rounding, seed):
 def _fake_quantize_cuda(x, scheme, rounding, seed):
     x = _plain_rows(x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    _core.cuda_fake_quantize(borrow_torch(x), borrow_torch(y), scheme_of(scheme), _stream(x), rounding, seed)
+    _core.cuda_fake_quantize(*_borrow_pair(x, y), scheme_of(scheme), _stream(x), rounding, seed)
     return y
 
 
