@@ -1,7 +1,8 @@
 #!/bin/bash
 # The GPU side on a machine with a CUDA device and no network: builds the CUDA tests and benchmarks alone, runs them.
 #   tools/dev/gpu_run.sh test | bench | sanitize | all [arguments for the program]
-# Logs and JSON go to $OUT, or build/gpu.
+# Logs and JSON go to $OUT, or build/gpu. A narrow wheel with CUDA for that machine's Python, and pytest, installed to .deps/python
+# (pip install --target .deps/python), are tested with the torch that is there.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 mode=${1:-test}; shift || true
@@ -23,7 +24,14 @@ run_test() {
     "$bin/$name" --gtest_brief=1 "$@" > "$out/$name.log" 2>&1 || status=$?
     grep -E 'FAILED|PASSED|SKIPPED|Failure' -A6 "$out/$name.log" | head -60
   done
+  run_python || status=$?
   return $status
+}
+run_python() {
+  export PYTHONPATH="$PWD/.deps/python${PYTHONPATH:+:$PYTHONPATH}"
+  python3 -c 'import narrow, pytest, torch' 2> /dev/null || { echo "python: not tested, no narrow, pytest or torch in .deps/python or the system"; return 0; }
+  python3 -m pytest -q tests/python/cuda_test.py 2>&1 | tee "$out/python.log" | tail -20
+  return "${PIPESTATUS[0]}"
 }
 run_bench() {
   for name in cuda_memory_bound cuda_fused; do "$bin/bench_$name" --json "$out/$name.json" "$@" | tee "$out/$name.log"; done
