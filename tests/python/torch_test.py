@@ -159,6 +159,16 @@ def write_static(folder, scheme, model):
     model.save_pretrained(folder)
 
 
+def test_a_checkpoint_loads_into_any_model(llama, tokens, tmp_path):
+    """By names alone, without transformers' loading: the same codes as quantize_ makes."""
+    narrow.quantize_checkpoint(MODEL, tmp_path / "small", "int4:block128:asym", rules={"re:.*down_proj": "fp6_e3m2:row"})
+    model = nt.load_checkpoint_(copy.deepcopy(llama), tmp_path / "small").eval()
+    expected = nt.quantize_(copy.deepcopy(llama), nt.QuantizeConfig("int4:block128:asym", rules={"down_proj": "fp6_e3m2:row"}))
+    assert torch.equal(model(tokens[:1, :32]).logits, expected(tokens[:1, :32]).logits)
+    with pytest.raises(narrow.InvalidArgument, match="differ"):
+        nt.load_checkpoint_(nn.ModuleDict({"model": copy.deepcopy(llama.model)}), tmp_path / "small")
+
+
 def test_quantizes_as_transformers_loads(tokens, llama):
     transformers = pytest.importorskip("transformers")
     from narrow.torch.huggingface import NarrowConfig

@@ -29,7 +29,7 @@ run_test() {
 }
 run_python() {
   export PYTHONPATH="$PWD/.deps/python${PYTHONPATH:+:$PYTHONPATH}"
-  python3 -c 'import narrow, pytest, torch' 2> /dev/null || { echo "python: not tested, no narrow, pytest or torch in .deps/python or the system"; return 0; }
+  python3 -c "import narrow, pytest, torch" 2> /dev/null || { echo "python: not tested, narrow, pytest or torch is not there"; return 0; }
   python3 -m pytest -q tests/python/cuda_test.py 2>&1 | tee "$out/python.log" | tail -20
   return "${PIPESTATUS[0]}"
 }
