@@ -7,7 +7,7 @@
 `narrow.torch` holds the PyTorch side; it is imported when it is asked for.
 """
 
-from ._core import __version__
+from ._core import version as __version__
 from .checkpoints import (
     CalibrationStatistics,
     Checkpoint,

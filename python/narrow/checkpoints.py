@@ -25,9 +25,8 @@ def _framework_sample(framework: str) -> Any:
 
 def _assemble(parts: tuple, like: Any) -> QuantizedTensor:
     scheme, shape, codes, scales, zero_points, outer_scale = parts
-    return QuantizedTensor(
-        scheme, shape, *(None if part is None else to_framework(part, like) for part in (codes, scales, zero_points)), outer_scale
-    )
+    arrays = [None if part is None else to_framework(part, like) for part in (codes, scales, zero_points)]
+    return QuantizedTensor(scheme, shape, arrays[0], arrays[1], arrays[2], outer_scale)
 
 
 class Checkpoint:

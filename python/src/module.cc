@@ -5,7 +5,7 @@
 NB_MODULE(_core, module) {
   using namespace narrow::python;
   nb::set_leak_warnings(false);  // caches of schemes live as long as the interpreter
-  module.attr("__version__") = NARROW_VERSION;
+  module.attr("version") = NARROW_VERSION;
   bind_errors(module);
   bind_array(module);
   bind_formats(module);

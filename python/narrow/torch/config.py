@@ -91,7 +91,7 @@ class QuantizeConfig:
 
     def input_scale(self, name: str, inputs: str) -> tuple[float, int] | None:
         rounding, is_static = split_inputs(inputs)
-        if not is_static or self.statistics is None:
+        if not is_static or not isinstance(self.statistics, CalibrationStatistics):
             return None
         return self.statistics.static_scale(name, scheme_of(rounding), self.range_method)
 

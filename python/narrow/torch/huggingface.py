@@ -35,7 +35,7 @@ class NarrowConfig(QuantizationConfigMixin):
         layer = LayerScheme.of(scheme)
         self.scheme, self.ignore, self.targets, self.version = layer.weights, list(ignore), list(targets), version
         self.rules = list(rules)
-        self.activations = (
+        self.activations: dict[str, Any] | None = (
             activations if activations is not None else ({"scheme": layer.inputs, "rules": [], "scales": {}} if layer.inputs else None)
         )
 

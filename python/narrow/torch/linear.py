@@ -19,6 +19,11 @@ class QuantizedWeight(nn.Module):
     As the submodule `weight` of a layer its state has the names of narrow's files: ...weight.codes, ...weight.scales.
     """
 
+    codes: Tensor
+    scales: Tensor | None
+    zero_points: Tensor | None
+    outer_scale: Tensor | None
+
     def __init__(self, n: int, k: int, scheme: str, device: Any = None):
         super().__init__()
         form = scheme_of(scheme)
@@ -34,7 +39,8 @@ class QuantizedWeight(nn.Module):
     @classmethod
     def of(cls, q: QuantizedTensor) -> QuantizedWeight:
         """The parts of a quantized matrix, shared."""
-        made = cls(*q.shape, str(q.scheme), device="meta")
+        n, k = q.shape
+        made = cls(n, k, str(q.scheme), device="meta")
         made.codes, made.scales, made.zero_points = q.codes, q.scales, q.zero_points
         if q.scheme.has_outer_scale:
             made.outer_scale = torch.as_tensor(q.outer_scale, dtype=torch.float32, device=q.codes.device).reshape(1)
@@ -78,6 +84,9 @@ class QuantizedLinear(nn.Module):
 
     inputs: SCHEME:dynamic or SCHEME:static; a static one has its scale (and zero point) in buffers.
     """
+
+    input_scale: Tensor | None
+    input_zero_point: Tensor | None
 
     def __init__(
         self,
@@ -134,7 +143,7 @@ class QuantizedLinear(nn.Module):
         scale = self.input_scale
         super()._apply(fn, recurse)
         if scale is not None:  # a scale stays fp32, whatever the model's type
-            self.input_scale = scale.to(self.input_scale.device)
+            self.input_scale = scale.to(self.weight.device)
         return self
 
     def forward(self, x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..checkpoints import Checkpoint, fit_weight
+from ..checkpoints import CalibrationStatistics, Checkpoint, fit_weight
 from ..errors import InvalidArgument
 from .config import QuantizeConfig, linear_layers, replace_module
 from .linear import QuantizedLinear, QuantizedWeight
@@ -24,15 +24,16 @@ def quantize_(model: nn.Module, config: Any) -> nn.Module:
     layers = linear_layers(model, how)
     if not layers:
         raise InvalidArgument("quantize_: no Linear layer of the model matches the config")
-    if how.method != "rtn" and how.statistics is None:
+    statistics = how.statistics
+    if how.method != "rtn" and not isinstance(statistics, CalibrationStatistics):
         raise InvalidArgument(
             f"quantize_: the method {how.method} needs statistics of the layers' inputs; collect them with narrow.torch.calibrate"
         )
     with torch.no_grad():
         for name, module, scheme in layers:
             fitted = None
-            if how.method != "rtn":
-                moment = how.statistics.second_moment(name)
+            if how.method != "rtn" and isinstance(statistics, CalibrationStatistics):
+                moment = statistics.second_moment(name)
                 if moment is None:
                     raise InvalidArgument(f"quantize_: the statistics of {name} have no second moments; calibrate with second_moments=True")
                 fitted = fit_weight(module.weight.detach().cpu(), scheme.weights, moment, how.method).quantized

@@ -319,8 +319,11 @@ class LayerCache:
         if found is not None and found[0]() is codes and found[1] == stamp:
             return found[2]
         layer = self._make(codes, parts, scheme, inputs, k)
-        self._layers[key] = (weakref.ref(codes, lambda _, key=key: self._layers.pop(key, None)), stamp, layer)
+        self._layers[key] = (weakref.ref(codes, functools.partial(self._drop, key)), stamp, layer)
         return layer
+
+    def _drop(self, key: int, _: weakref.ref) -> None:
+        self._layers.pop(key, None)
 
     @staticmethod
     def _make(codes, parts, scheme, inputs, k) -> _core.Layer:

@@ -36,7 +36,8 @@ class StochasticAdamW(torch.optim.Optimizer):
         seed: int = 0,
     ):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-        self.seed, self._generators = seed, {}
+        self.seed = seed
+        self._generators: dict[torch.device, torch.Generator] = {}
 
     def _generator(self, device: torch.device) -> torch.Generator:
         if device not in self._generators:

@@ -40,8 +40,8 @@ class FakeQuantize(FakeQuantizeBase):
         if learned and observer is not None:
             raise InvalidArgument("a scale is learned or observed, not both")
         self.activation_post_process = observer(**observer_arguments) if observer is not None else None
-        self.log_scale = nn.UninitializedParameter() if learned else None
-        self.zero_point = nn.UninitializedParameter() if learned and form.asymmetric else None
+        self.log_scale: Any = nn.UninitializedParameter() if learned else None
+        self.zero_point: Any = nn.UninitializedParameter() if learned and form.asymmetric else None
 
     @property
     def is_ready(self) -> bool:
