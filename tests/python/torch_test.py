@@ -240,6 +240,8 @@ def test_copies_casts_and_moves():
     half = copy.deepcopy(model).to(torch.bfloat16)
     assert half[0].weight.scales.dtype == torch.float32 and half[0].bias.dtype == torch.bfloat16
     assert half(x.bfloat16()).dtype == torch.bfloat16 and half.to("cpu")[0].weight.device.type == "cpu"
+    static = nt.QuantizedLinear.from_linear(nn.Linear(64, 8), "int8:row", "int8:tensor:static", (0.03, 0)).half()
+    assert static.input_scale.dtype == torch.float32 and static(x.half()).dtype == torch.float16
     meta = copy.deepcopy(model).to("meta")
     assert meta(torch.empty(5, 64, device="meta")).shape == (5, 32)
     with torch.autocast("cpu", dtype=torch.bfloat16):

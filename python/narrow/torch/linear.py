@@ -142,8 +142,8 @@ class QuantizedLinear(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> QuantizedLinear:
         scale = self.input_scale
         super()._apply(fn, recurse)
-        if scale is not None:  # a scale stays fp32, whatever the model's type
-            self.input_scale = scale.to(self.weight.device)
+        if scale is not None and self.input_scale is not None and self.input_scale.dtype != scale.dtype:
+            self.input_scale = scale.to(self.input_scale.device)  # a scale stays fp32, whatever the model's type
         return self
 
     def forward(self, x: Tensor) -> Tensor:
