@@ -1,0 +1,202 @@
+"""A model's graph with the look-ups that passes need: who makes a tensor, who reads it, which tensors are constant."""
+from __future__ import annotations
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from ..errors import InvalidArgument, Unsupported
+
+#: The IR version that an opset's types need: fp8 came with 9, int4 with 10, float4 with 11.
+_IR_VERSIONS = ((23, 11), (21, 10), (19, 9))
+
+
+def load(model: onnx.ModelProto | str | os.PathLike[str]) -> onnx.ModelProto:
+    """A copy of the model, or the file's."""
+    if isinstance(model, onnx.ModelProto):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        return copy
+    try:
+        return onnx.load(os.fspath(model))
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # protobuf has no common base class for what it throws
+        raise InvalidArgument(f"{os.fspath(model)} is no ONNX model: {error}") from None
+
+
+def attribute(node: NodeProto, name: str, otherwise: Any = None) -> Any:
+    for found in node.attribute:
+        if found.name == name:
+            return helper.get_attribute_value(found)
+    return otherwise
+
+
+class Graph:
+    """Nodes may be added in any order; :meth:`finish` sorts them. Tensors inside of subgraphs are left alone."""
+
+    def __init__(self, model: onnx.ModelProto):
+        self.model = model
+        self.nodes: list[NodeProto] = list(model.graph.node)
+        self.initializers: dict[str, TensorProto] = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._names = {name for node in self.nodes for name in (*node.input, *node.output, node.name)}
+        self._names |= set(self.initializers) | {value.name for value in (*model.graph.input, *model.graph.output)}
+        self._arrays: dict[str, np.ndarray] = {}
+        self._index()
+
+    def _index(self) -> None:
+        self._producer = {output: node for node in self.nodes for output in node.output if output}
+        self._consumers: dict[str, list[NodeProto]] = defaultdict(list)
+        for node in self.nodes:
+            for name in dict.fromkeys(node.input):
+                if name:
+                    self._consumers[name].append(node)
+
+    @property
+    def opset(self) -> int:
+        return next((entry.version for entry in self.model.opset_import if entry.domain in ("", "ai.onnx")), 0)
+
+    def outputs(self) -> list[str]:
+        return [value.name for value in self.model.graph.output]
+
+    def producer(self, name: str) -> NodeProto | None:
+        return self._producer.get(name)
+
+    def consumers(self, name: str) -> list[NodeProto]:
+        return list(self._consumers.get(name, ()))
+
+    def constant(self, name: str) -> np.ndarray | None:
+        """The value of an initializer or of a Constant node; None for everything else."""
+        if name in self._arrays:
+            return self._arrays[name]
+        node = self.producer(name)
+        tensor = self.initializers.get(name)
+        if tensor is None and node is not None and node.op_type == "Constant":
+            tensor = attribute(node, "value")
+        if tensor is None:
+            return None
+        self._arrays[name] = numpy_helper.to_array(tensor)
+        return self._arrays[name]
+
+    def fresh(self, name: str) -> str:
+        """This name, or one like it that is not taken yet."""
+        candidate, count = name, 0
+        while candidate in self._names:
+            count += 1
+            candidate = f"{name}_{count}"
+        self._names.add(candidate)
+        return candidate
+
+    def add_initializer(self, name: str, array: np.ndarray) -> str:
+        name = self.fresh(name)
+        self.initializers[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
+        self._arrays[name] = array
+        return name
+
+    def add_node(self, op: str, inputs: Iterable[str], output: str, name: str = "", **attributes: Any) -> str:
+        """Adds a node of one output and gives the output's name."""
+        output = self.fresh(output)
+        domain = attributes.pop("domain", "")
+        node = helper.make_node(op, list(inputs), [output], name=self.fresh(name or f"{output}_node"), domain=domain, **attributes)
+        self.nodes.append(node)
+        self._producer[output] = node
+        for read in dict.fromkeys(node.input):
+            self._consumers[read].append(node)
+        return output
+
+    def remove(self, node: NodeProto) -> None:
+        self.nodes = [other for other in self.nodes if other is not node]
+        self._index()
+
+    def replace_input(self, node: NodeProto, index: int, name: str) -> None:
+        old = node.input[index]
+        node.input[index] = name
+        if old not in node.input:
+            self._consumers[old] = [other for other in self._consumers[old] if other is not node]
+        if node not in self._consumers[name]:
+            self._consumers[name].append(node)
+
+    def require_opset(self, version: int) -> None:
+        """Raises the model to this opset where it is below."""
+        if self.opset >= version:
+            return
+        self.finish()
+        try:
+            converted = onnx.version_converter.convert_version(self.model, version)
+        except Exception as error:  # the converter throws plain RuntimeErrors
+            raise Unsupported(f"the model has opset {self.opset}, these types need {version}, and onnx cannot convert it: {error}") from None
+        self.model.CopyFrom(converted)
+        self.__init__(self.model)
+
+    def finish(self) -> onnx.ModelProto:
+        """Writes nodes and initializers back: sorted, and without what nobody reads."""
+        used = set(self.outputs())
+        for node in self.nodes:
+            used |= set(node.input)
+            for found in node.attribute:  # subgraphs see the tensors around them
+                for graph in ([found.g] if found.type == onnx.AttributeProto.GRAPH else found.graphs):
+                    used |= _names_read_in(graph)
+        nodes = self._sorted()
+        del self.model.graph.node[:], self.model.graph.initializer[:]
+        self.model.graph.node.extend(nodes)
+        self.model.graph.initializer.extend(tensor for name, tensor in self.initializers.items() if name in used)
+        constant_inputs = {value.name for value in self.model.graph.input} & set(self.initializers)
+        for value in [value for value in self.model.graph.input if value.name in constant_inputs and value.name not in used]:
+            self.model.graph.input.remove(value)
+        for least, ir_version in _IR_VERSIONS:
+            if self.opset >= least:
+                self.model.ir_version = max(self.model.ir_version, ir_version)
+        del self.model.graph.value_info[:]  # shapes are inferred anew where they are needed
+        return self.model
+
+    def _sorted(self) -> list[NodeProto]:
+        made = {id(node): index for index, node in enumerate(self.nodes)}
+        waiting = {id(node): {id(self._producer[name]) for name in node.input if name in self._producer and self._producer[name] is not node}
+                   for node in self.nodes}
+        readers = defaultdict(list)
+        for node in self.nodes:
+            for before in waiting[id(node)]:
+                readers[before].append(node)
+        import heapq
+
+        ready = [(made[id(node)], node) for node in self.nodes if not waiting[id(node)]]
+        heapq.heapify(ready)
+        result = []
+        while ready:
+            _, node = heapq.heappop(ready)
+            result.append(node)
+            for reader in readers[id(node)]:
+                waiting[id(reader)].discard(id(node))
+                if not waiting[id(reader)]:
+                    heapq.heappush(ready, (made[id(reader)], reader))
+        if len(result) != len(self.nodes):
+            raise InvalidArgument("the graph has a cycle")
+        return result
+
+
+def _names_read_in(graph: onnx.GraphProto) -> set[str]:
+    names = {value.name for value in graph.output}
+    for node in graph.node:
+        names |= set(node.input)
+        for found in node.attribute:
+            for inner in ([found.g] if found.type == onnx.AttributeProto.GRAPH else found.graphs):
+                names |= _names_read_in(inner)
+    return names
+
+
+def channels_first(array: np.ndarray, axis: int) -> np.ndarray:
+    """[channels, everything else]."""
+    moved = np.moveaxis(array, axis, 0)
+    return np.ascontiguousarray(moved.reshape(moved.shape[0], math.prod(moved.shape[1:])))
+
+
+def channels_back(matrix: np.ndarray, shape: tuple[int, ...], axis: int) -> np.ndarray:
+    """The inverse."""
+    moved = (shape[axis], *(size for index, size in enumerate(shape) if index != axis))
+    return np.moveaxis(matrix.reshape(moved), 0, axis)
