@@ -1,4 +1,5 @@
 """narrow.onnx beside onnx's checker and onnxruntime: weights, placement, a CNN, the example Llama, every rule of the linter."""
+
 import json
 import pathlib
 import subprocess
@@ -28,16 +29,22 @@ def random(*shape, seed=0, scale=1.0):
 def model_of(nodes, constants, inputs, outputs, opset=18):
     """A checked model of float tensors: shapes by name for inputs and outputs."""
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()])
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 
 def linear_model(k=256, n=64):
     """x -> MatMul -> Relu -> Gemm."""
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"], name="first"), helper.make_node("Relu", ["a"], ["b"]),
-             helper.make_node("Gemm", ["b", "v", "c"], ["y"], name="second", transB=1)]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Gemm", ["b", "v", "c"], ["y"], name="second", transB=1),
+    ]
     constants = {"w": random(k, n, seed=1), "v": random(8, n, seed=2), "c": random(8, seed=3)}
     return model_of(nodes, constants, {"x": [4, k]}, {"y": [4, 8]})
 
@@ -49,8 +56,12 @@ def residual_model():
     def conv(name, source, inside, outside):
         constants[f"{name}.w"] = random(outside, inside, 3, 3, seed=len(constants), scale=0.2)
         nodes.append(helper.make_node("Conv", [source, f"{name}.w"], [f"{name}.c"], name=name, pads=[1, 1, 1, 1]))
-        for part, value in (("g", 1 + 0.1 * random(outside, seed=5)), ("b", random(outside, seed=6)), ("m", random(outside, seed=7)),
-                            ("v", 0.5 + random(outside, seed=8) ** 2)):
+        for part, value in (
+            ("g", 1 + 0.1 * random(outside, seed=5)),
+            ("b", random(outside, seed=6)),
+            ("m", random(outside, seed=7)),
+            ("v", 0.5 + random(outside, seed=8) ** 2),
+        ):
             constants[f"{name}.{part}"] = value
         nodes.append(helper.make_node("BatchNormalization", [f"{name}.c", *(f"{name}.{part}" for part in "gbmv")], [f"{name}.n"]))
         return f"{name}.n"
@@ -105,7 +116,9 @@ def test_weights_are_narrows_own(weights):
 @pytest.mark.parametrize("k", [256, 200])
 def test_matmul_n_bits_is_the_same_product(weights, k):
     model = linear_model(k)
-    quantized = narrow.onnx.quantize(model, QuantizeConfig(weights=weights, activations=None, target="ort", n_bits=True, ignore=("second",)))
+    quantized = narrow.onnx.quantize(
+        model, QuantizeConfig(weights=weights, activations=None, target="ort", n_bits=True, ignore=("second",))
+    )
     assert count(quantized, "MatMulNBits") == 1 and narrow.onnx.lint(quantized, "ort") == []
     w = numpy_helper.to_array(model.graph.initializer[0])
     feed = examples(model)[0]
@@ -114,19 +127,30 @@ def test_matmul_n_bits_is_the_same_product(weights, k):
     assert sqnr(expected, run(quantized, feed)) > 90
 
 
-@pytest.mark.parametrize("target, config", [("tensorrt", {}), ("ort", {}), ("ort", {"activations": "int8:tensor:asym"}),
-                                            ("tensorrt", {"weights": "fp8_e4m3:row", "activations": "fp8_e4m3:tensor"})])
+@pytest.mark.parametrize(
+    "target, config",
+    [
+        ("tensorrt", {}),
+        ("ort", {}),
+        ("ort", {"activations": "int8:tensor:asym"}),
+        ("tensorrt", {"weights": "fp8_e4m3:row", "activations": "fp8_e4m3:tensor"}),
+    ],
+)
 @pytest.mark.parametrize("make", [linear_model, residual_model])
 def test_placement_satisfies_its_target(make, target, config):
     model = make()
     config = QuantizeConfig(target=target, **config)
     quantized = narrow.onnx.quantize(model, config, examples(model))
-    problems = [finding for finding in narrow.onnx.lint(quantized, target) if not (target == "ort" and finding.node == "third")]  # the graph's output
+    problems = [
+        finding for finding in narrow.onnx.lint(quantized, target) if not (target == "ort" and finding.node == "third")
+    ]  # the graph's output
     assert problems == []
     assert count(quantized, "BatchNormalization") == 0
     feed = examples(model)[0]
     is_fp8 = "fp8" in config.weights  # onnxruntime's optimizer makes an integer product of it that it then refuses
-    assert sqnr(run(model, feed), run(quantized, feed, optimize=not is_fp8)) > (22 if is_fp8 else 30)  # e4m3: 28 dB for each of three products
+    assert sqnr(run(model, feed), run(quantized, feed, optimize=not is_fp8)) > (
+        22 if is_fp8 else 30
+    )  # e4m3: 28 dB for each of three products
 
 
 def test_residual_and_concat_get_the_scales_that_tensorrt_wants():
@@ -141,10 +165,19 @@ def test_residual_and_concat_get_the_scales_that_tensorrt_wants():
 
 def test_refuses_in_one_sentence():
     model = linear_model()
-    for config, word in [({"weights": "int3:block64"}, "no place"), ({"weights": "int4:block128"}, "weight-only"), ({"weights": "int4:row", "activations": None}, "blocks"),
-                         ({"target": "tflite"}, "target"), ({"activations": "int8:tensor:asym"}, "TensorRT"), ({"activations": "fp8_e4m3:tensor"}, "one type"),
-                         ({"activations": "int8:row"}, "one scale per tensor"), ({"ignore": ("nobody",)}, "nobody"), ({"weights": "int4:block100", "activations": None}, "divide"),
-                         ({"n_bits": True, "activations": None}, "onnxruntime"), ({}, "example inputs")]:
+    for config, word in [
+        ({"weights": "int3:block64"}, "no place"),
+        ({"weights": "int4:block128"}, "weight-only"),
+        ({"weights": "int4:row", "activations": None}, "blocks"),
+        ({"target": "tflite"}, "target"),
+        ({"activations": "int8:tensor:asym"}, "TensorRT"),
+        ({"activations": "fp8_e4m3:tensor"}, "one type"),
+        ({"activations": "int8:row"}, "one scale per tensor"),
+        ({"ignore": ("nobody",)}, "nobody"),
+        ({"weights": "int4:block100", "activations": None}, "divide"),
+        ({"n_bits": True, "activations": None}, "onnxruntime"),
+        ({}, "example inputs"),
+    ]:
         with pytest.raises(narrow.InvalidArgument, match=word) as caught:
             narrow.onnx.quantize(model, QuantizeConfig(**config))
         assert "\n" not in str(caught.value)
@@ -173,8 +206,16 @@ def test_small_network_keeps_its_accuracy():
         wave = torch.sin((x * torch.cos(angle)[:, None, None] + y * torch.sin(angle)[:, None, None]) * 1.3 + phase[:, None, None])
         return (wave + torch.randn(size, 12, 12, generator=generator) * 1.5)[:, None], label
 
-    net = torch.nn.Sequential(torch.nn.Conv2d(1, 16, 3, padding=1), torch.nn.BatchNorm2d(16), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3, stride=2),
-                              torch.nn.BatchNorm2d(16), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(16 * 25, 4))
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 16, 3, padding=1),
+        torch.nn.BatchNorm2d(16),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(16, 16, 3, stride=2),
+        torch.nn.BatchNorm2d(16),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(16 * 25, 4),
+    )
     optimizer = torch.optim.Adam(net.parameters(), 3e-3)
     for step in range(60):
         images, labels = batch(128, step)
@@ -188,7 +229,12 @@ def test_small_network_keeps_its_accuracy():
 
     def accuracy(graph):
         runner = session(graph)
-        return np.mean([runner.run(None, {"x": part.numpy()})[0].argmax(1) == label.numpy() for part, label in zip(images.split(100), labels.split(100))])
+        return np.mean(
+            [
+                runner.run(None, {"x": part.numpy()})[0].argmax(1) == label.numpy()
+                for part, label in zip(images.split(100), labels.split(100))
+            ]
+        )
 
     before = accuracy(model)
     assert before > 0.9
@@ -224,8 +270,22 @@ def test_example_model_has_narrows_perplexity(bin_dir, tmp_path):
         command = [bin_dir / "narrow", "eval", MODEL, "--tokens", TOKENS, "--windows", 3, "--compute", "fp32", "--json", *options]
         return json.loads(subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout)["perplexity"]
 
-    subprocess.run([str(bin_dir / "narrow"), "--quiet", "calibrate", str(MODEL), "--tokens", str(TOKENS), "--windows", "4", "-o", str(tmp_path / "stats")],
-                   check=True, capture_output=True)
+    subprocess.run(
+        [
+            str(bin_dir / "narrow"),
+            "--quiet",
+            "calibrate",
+            str(MODEL),
+            "--tokens",
+            str(TOKENS),
+            "--windows",
+            "4",
+            "-o",
+            str(tmp_path / "stats"),
+        ],
+        check=True,
+        capture_output=True,
+    )
     assert perplexity(model, windows) == pytest.approx(own(), rel=1e-3)
     weights = narrow.onnx.quantize(model, QuantizeConfig(activations=None, ignore=(head,)))
     assert perplexity(weights, windows) == pytest.approx(own("--scheme", "int8:row"), rel=1e-3)
@@ -248,25 +308,40 @@ def sound(kind="MatMul", element=np.int8, weight_shape=(128, 64), opset=21, bloc
     axis = 0 if conv else 1
     shape = (8, 3, 3, 3) if conv else weight_shape
     scales = np.full((shape[0] // block, shape[1]) if block else shape[axis], 0.1, np.float32)
-    constants = [constant("xs", np.float32(0.1)), constant("xz", np.zeros((), element if element != ml_dtypes.int4 else np.int8)),
-                 constant("w", np.ones(shape, np.int8).astype(element)), constant("ws", scales), constant("wz", np.zeros(scales.shape, np.int8).astype(element))]
+    constants = [
+        constant("xs", np.float32(0.1)),
+        constant("xz", np.zeros((), element if element != ml_dtypes.int4 else np.int8)),
+        constant("w", np.ones(shape, np.int8).astype(element)),
+        constant("ws", scales),
+        constant("wz", np.zeros(scales.shape, np.int8).astype(element)),
+    ]
     inputs = [1, 3, 8, 8] if conv else [2, shape[0]]
     extra = {"axis": 0, "block_size": block} if block else {"axis": axis}
     nodes = [helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], name="weight", **extra)]
     source = "x"
     if element != ml_dtypes.int4:
-        nodes += [helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"], name="quantize"),
-                  helper.make_node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"], name="dequantize")]
+        nodes += [
+            helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"], name="quantize"),
+            helper.make_node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"], name="dequantize"),
+        ]
         source = "xd"
     nodes.append(helper.make_node(kind, [source, "wd"], ["p"], name="product"))
     nodes.append(helper.make_node("Relu", ["p"], ["r"], name="relu"))
     last = "r"
     if output:
-        nodes += [helper.make_node("QuantizeLinear", ["r", "xs", "xz"], ["rq"]), helper.make_node("DequantizeLinear", ["rq", "xs", "xz"], ["rd"])]
+        nodes += [
+            helper.make_node("QuantizeLinear", ["r", "xs", "xz"], ["rq"]),
+            helper.make_node("DequantizeLinear", ["rq", "xs", "xz"], ["rd"]),
+        ]
         last = "rd"
     nodes.append(helper.make_node("Neg", [last], ["y"]))
-    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, inputs)],
-                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], constants)
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, inputs)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        constants,
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 
@@ -333,7 +408,9 @@ def break_computed_scale(model):
 
 def n_bits_model():
     model = linear_model()
-    return narrow.onnx.quantize(model, QuantizeConfig(weights="int4:block32", activations=None, target="ort", n_bits=True, ignore=("second",)))
+    return narrow.onnx.quantize(
+        model, QuantizeConfig(weights="int4:block32", activations=None, target="ort", n_bits=True, ignore=("second",))
+    )
 
 
 def with_int32_bias():
@@ -360,11 +437,21 @@ BROKEN = [
     ("tensorrt", "scale-is-constant", sound, break_computed_scale),
     ("tensorrt", "scale-is-positive", sound, lambda m: put(m, "xs", np.float32(0))),
     ("tensorrt", "scale-is-positive", sound, lambda m: put(m, "ws", np.full(64, np.nan, np.float32))),
-    ("tensorrt", "activation-scale-is-single", sound, lambda m: (put(m, "xs", np.ones(128, np.float32)), put(m, "xz", np.zeros(128, np.int8)))),
+    (
+        "tensorrt",
+        "activation-scale-is-single",
+        sound,
+        lambda m: (put(m, "xs", np.ones(128, np.float32)), put(m, "xz", np.zeros(128, np.int8))),
+    ),
     ("tensorrt", "int4-is-for-weights", sound, lambda m: put(m, "xz", np.zeros((), ml_dtypes.int4))),
     ("tensorrt", "weight-axis", lambda: sound(weight_shape=(64, 64)), lambda m: set_attribute(node(m, "weight"), "axis", 0)),
     ("tensorrt", "weight-axis", lambda: sound("Conv"), lambda m: set_attribute(node(m, "weight"), "axis", 1)),
-    ("tensorrt", "int4-blocks", lambda: sound(element=ml_dtypes.int4, block=64), lambda m: m.CopyFrom(sound(element=ml_dtypes.int4, block=32))),
+    (
+        "tensorrt",
+        "int4-blocks",
+        lambda: sound(element=ml_dtypes.int4, block=64),
+        lambda m: m.CopyFrom(sound(element=ml_dtypes.int4, block=32)),
+    ),
     ("tensorrt", "int4-blocks", lambda: sound(element=ml_dtypes.int4, block=64), lambda m: put(m, "w", np.ones((96, 64), ml_dtypes.int4))),
     ("tensorrt", "pairs-are-whole", sound, break_pairs),
     ("tensorrt", "both-sides-are-quantized", sound, break_weight_side),
@@ -381,8 +468,18 @@ BROKEN = [
     ("ort", "conv-output-is-quantized", lambda: sound("Conv", output=True), lambda m: m.CopyFrom(sound("Conv"))),
     ("ort", "conv-bias-is-int32", with_int32_bias, break_bias),
     ("ort", "fp8-has-no-cpu-kernel", sound, lambda m: m.CopyFrom(sound(element=fp8))),
-    ("ort", "n-bits-are-regular", n_bits_model, lambda m: set_attribute(next(n for n in m.graph.node if n.op_type == "MatMulNBits"), "block_size", 24)),
-    ("ort", "n-bits-are-regular", n_bits_model, lambda m: set_attribute(next(n for n in m.graph.node if n.op_type == "MatMulNBits"), "N", 65)),
+    (
+        "ort",
+        "n-bits-are-regular",
+        n_bits_model,
+        lambda m: set_attribute(next(n for n in m.graph.node if n.op_type == "MatMulNBits"), "block_size", 24),
+    ),
+    (
+        "ort",
+        "n-bits-are-regular",
+        n_bits_model,
+        lambda m: set_attribute(next(n for n in m.graph.node if n.op_type == "MatMulNBits"), "N", 65),
+    ),
 ]
 
 
@@ -396,7 +493,11 @@ def test_linter_rule(target, rule, make, break_it):
 
 
 def test_every_rule_is_broken_once():
-    rules = {(target, rule.__name__.removeprefix("_").replace("_", "-")) for target, table in narrow.onnx.lint.__globals__["RULES"].items() for rule in table}
+    rules = {
+        (target, rule.__name__.removeprefix("_").replace("_", "-"))
+        for target, table in narrow.onnx.lint.__globals__["RULES"].items()
+        for rule in table
+    }
     assert rules == {(target, rule) for target, rule, _, _ in BROKEN}
 
 

@@ -1,10 +1,11 @@
 """ONNX: Q/DQ into existing graphs, by TensorRT's or onnxruntime's rules; a linter for both; where a quantized graph differs.
 
-    import narrow.onnx
-    narrow.onnx.quantize("model.onnx", narrow.onnx.QuantizeConfig(), data, output="int8.onnx")
-    for finding in narrow.onnx.lint("int8.onnx", "tensorrt"):
-        print(finding)
+import narrow.onnx
+narrow.onnx.quantize("model.onnx", narrow.onnx.QuantizeConfig(), data, output="int8.onnx")
+for finding in narrow.onnx.lint("int8.onnx", "tensorrt"):
+    print(finding)
 """
+
 from .calibrate import calibrate
 from .compare import NodeError, compare
 from .export import export, export_causal_lm
@@ -12,5 +13,16 @@ from .fold import fold_batch_norms, fold_constants
 from .lint import Finding, lint
 from .quantize import QuantizeConfig, quantize
 
-__all__ = ["Finding", "NodeError", "QuantizeConfig", "calibrate", "compare", "export", "export_causal_lm", "fold_batch_norms", "fold_constants",
-           "lint", "quantize"]
+__all__ = [
+    "Finding",
+    "NodeError",
+    "QuantizeConfig",
+    "calibrate",
+    "compare",
+    "export",
+    "export_causal_lm",
+    "fold_batch_norms",
+    "fold_constants",
+    "lint",
+    "quantize",
+]

@@ -1,4 +1,5 @@
 """narrow onnx quantize | lint | compare | export: the ONNX side from a shell."""
+
 from __future__ import annotations
 
 import argparse
@@ -23,12 +24,23 @@ def _read_examples(paths: list[str]) -> Iterator[dict[str, np.ndarray]]:
 def _quantize(arguments: argparse.Namespace) -> int:
     from . import QuantizeConfig, quantize
 
-    config = QuantizeConfig(weights=arguments.weights, activations=None if arguments.activations == "none" else arguments.activations,
-                            ranges=arguments.range, target=arguments.target, n_bits=arguments.n_bits, ignore=tuple(arguments.ignore))
+    config = QuantizeConfig(
+        weights=arguments.weights,
+        activations=None if arguments.activations == "none" else arguments.activations,
+        ranges=arguments.range,
+        target=arguments.target,
+        n_bits=arguments.n_bits,
+        ignore=tuple(arguments.ignore),
+    )
     model = quantize(arguments.input, config, _read_examples(arguments.data), arguments.output)
-    counts = {kind: sum(node.op_type == kind for node in model.graph.node) for kind in ("QuantizeLinear", "DequantizeLinear", "MatMulNBits")}
-    print(json.dumps({"output": arguments.output, **counts}) if arguments.json else
-          f"{arguments.output}: " + ", ".join(f"{count} {kind}" for kind, count in counts.items() if count))
+    counts = {
+        kind: sum(node.op_type == kind for node in model.graph.node) for kind in ("QuantizeLinear", "DequantizeLinear", "MatMulNBits")
+    }
+    print(
+        json.dumps({"output": arguments.output, **counts})
+        if arguments.json
+        else f"{arguments.output}: " + ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    )
     return 0
 
 

@@ -1,4 +1,5 @@
 """Ranges of tensors over example inputs: onnxruntime runs the graph, narrow's observers watch it."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +35,9 @@ def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProt
     return copy
 
 
-def observed(model: onnx.ModelProto, names: list[str], data: Iterable[Mapping[str, np.ndarray]], optimize: bool = True) -> Iterator[dict[str, np.ndarray]]:
+def observed(
+    model: onnx.ModelProto, names: list[str], data: Iterable[Mapping[str, np.ndarray]], optimize: bool = True
+) -> Iterator[dict[str, np.ndarray]]:
     """The values of tensors for each of the example inputs; graph inputs are among them."""
     inputs = [name for name in names if name in {value.name for value in model.graph.input}]
     inner = [name for name in names if name not in inputs]

@@ -1,4 +1,5 @@
 """Where a quantized graph differs from the float one: the signal-to-noise ratio of every node's output that both have."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -22,14 +23,21 @@ class NodeError:
     max_absolute: float
 
 
-def compare(model: onnx.ModelProto | str | os.PathLike[str], quantized: onnx.ModelProto | str | os.PathLike[str],
-            data: Iterable[Mapping[str, np.ndarray]]) -> list[NodeError]:
+def compare(
+    model: onnx.ModelProto | str | os.PathLike[str],
+    quantized: onnx.ModelProto | str | os.PathLike[str],
+    data: Iterable[Mapping[str, np.ndarray]],
+) -> list[NodeError]:
     """The float tensors that both graphs have, worst first, over all example inputs. Both graphs run as they are, without fusing."""
     model, quantized = load(model), load(quantized)
     data = list(data)
     there = {name for node in quantized.graph.node for name in node.output}
-    operators = {name: node.op_type for node in model.graph.node for name in node.output
-                 if name in there and node.op_type not in ("Constant", "Shape")}
+    operators = {
+        name: node.op_type
+        for node in model.graph.node
+        for name in node.output
+        if name in there and node.op_type not in ("Constant", "Shape")
+    }
     names = list(operators)
     signal = dict.fromkeys(names, 0.0)
     noise = dict.fromkeys(names, 0.0)

@@ -1,4 +1,5 @@
 """A PyTorch model as an ONNX graph, to be quantized by :func:`narrow.onnx.quantize`."""
+
 from __future__ import annotations
 
 import os
@@ -7,14 +8,30 @@ from typing import Any
 import onnx
 
 
-def export(model: Any, example_inputs: tuple[Any, ...], output: str | os.PathLike[str] | None = None, *, input_names: list[str] | None = None,
-           output_names: list[str] | None = None, dynamic_shapes: Any = None, opset: int = 18) -> onnx.ModelProto:
+def export(
+    model: Any,
+    example_inputs: tuple[Any, ...],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    input_names: list[str] | None = None,
+    output_names: list[str] | None = None,
+    dynamic_shapes: Any = None,
+    opset: int = 18,
+) -> onnx.ModelProto:
     """The fp32 graph of a torch module, weights inside, by torch's own exporter; also written to `output` where one is named."""
     import torch
 
     with torch.no_grad():
-        program = torch.onnx.export(model.eval(), example_inputs, dynamo=True, opset_version=opset, input_names=input_names, output_names=output_names,
-                                    dynamic_shapes=dynamic_shapes, verbose=False)
+        program = torch.onnx.export(
+            model.eval(),
+            example_inputs,
+            dynamo=True,
+            opset_version=opset,
+            input_names=input_names,
+            output_names=output_names,
+            dynamic_shapes=dynamic_shapes,
+            verbose=False,
+        )
     result = program.model_proto
     if output is not None:
         onnx.save(result, os.fspath(output))

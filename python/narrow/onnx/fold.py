@@ -1,4 +1,5 @@
 """What is folded into weights before they are quantized: batch norms, and transposes and identities of constants."""
+
 from __future__ import annotations
 
 import numpy as np

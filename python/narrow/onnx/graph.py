@@ -1,4 +1,5 @@
 """A model's graph with the look-ups that passes need: who makes a tensor, who reads it, which tensors are constant."""
+
 from __future__ import annotations
 
 import math
@@ -130,7 +131,9 @@ class Graph:
         try:
             converted = onnx.version_converter.convert_version(self.model, version)
         except Exception as error:  # the converter throws plain RuntimeErrors
-            raise Unsupported(f"the model has opset {self.opset}, these types need {version}, and onnx cannot convert it: {error}") from None
+            raise Unsupported(
+                f"the model has opset {self.opset}, these types need {version}, and onnx cannot convert it: {error}"
+            ) from None
         self.model.CopyFrom(converted)
         self.__init__(self.model)
 
@@ -140,7 +143,7 @@ class Graph:
         for node in self.nodes:
             used |= set(node.input)
             for found in node.attribute:  # subgraphs see the tensors around them
-                for graph in ([found.g] if found.type == onnx.AttributeProto.GRAPH else found.graphs):
+                for graph in [found.g] if found.type == onnx.AttributeProto.GRAPH else found.graphs:
                     used |= _names_read_in(graph)
         nodes = self._sorted()
         del self.model.graph.node[:], self.model.graph.initializer[:]
@@ -157,8 +160,10 @@ class Graph:
 
     def _sorted(self) -> list[NodeProto]:
         made = {id(node): index for index, node in enumerate(self.nodes)}
-        waiting = {id(node): {id(self._producer[name]) for name in node.input if name in self._producer and self._producer[name] is not node}
-                   for node in self.nodes}
+        waiting = {
+            id(node): {id(self._producer[name]) for name in node.input if name in self._producer and self._producer[name] is not node}
+            for node in self.nodes
+        }
         readers = defaultdict(list)
         for node in self.nodes:
             for before in waiting[id(node)]:
@@ -185,7 +190,7 @@ def _names_read_in(graph: onnx.GraphProto) -> set[str]:
     for node in graph.node:
         names |= set(node.input)
         for found in node.attribute:
-            for inner in ([found.g] if found.type == onnx.AttributeProto.GRAPH else found.graphs):
+            for inner in [found.g] if found.type == onnx.AttributeProto.GRAPH else found.graphs:
                 names |= _names_read_in(inner)
     return names
 

@@ -1,4 +1,5 @@
 """What a runtime would refuse, or silently run in float, in a graph with Q/DQ nodes. One function per rule."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -15,9 +16,18 @@ from .graph import Graph, attribute, load
 ERROR, WARNING = "error", "warning"  #: refused; or slower, or less exact, than it seems
 
 _PRODUCTS = ("Conv", "MatMul", "Gemm", "ConvTranspose")
-_TYPES = {"int8": TensorProto.INT8, "uint8": TensorProto.UINT8, "float8_e4m3fn": TensorProto.FLOAT8E4M3FN, "int4": TensorProto.INT4,
-          "uint4": TensorProto.UINT4, "int32": TensorProto.INT32, "int16": TensorProto.INT16, "uint16": TensorProto.UINT16,
-          "float8_e5m2": TensorProto.FLOAT8E5M2, "float4_e2m1fn": TensorProto.FLOAT4E2M1}
+_TYPES = {
+    "int8": TensorProto.INT8,
+    "uint8": TensorProto.UINT8,
+    "float8_e4m3fn": TensorProto.FLOAT8E4M3FN,
+    "int4": TensorProto.INT4,
+    "uint4": TensorProto.UINT4,
+    "int32": TensorProto.INT32,
+    "int16": TensorProto.INT16,
+    "uint16": TensorProto.UINT16,
+    "float8_e5m2": TensorProto.FLOAT8E5M2,
+    "float4_e2m1fn": TensorProto.FLOAT4E2M1,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +60,11 @@ def lint(model: onnx.ModelProto | str | os.PathLike[str], target: str = "tensorr
         raise InvalidArgument(f"{target!r} is no target; there are {' and '.join(RULES)}")
     graph = Graph(load(model))
     order = {id(node): index for index, node in enumerate(graph.nodes)}
-    findings = [(order[id(node)], Finding(rule.__name__.removeprefix("_").replace("_", "-"), severity, node.name or node.output[0], message))
-                for rule in RULES[target] for node, severity, message in rule(graph)]
+    findings = [
+        (order[id(node)], Finding(rule.__name__.removeprefix("_").replace("_", "-"), severity, node.name or node.output[0], message))
+        for rule in RULES[target]
+        for node, severity, message in rule(graph)
+    ]
     return [finding for _, finding in sorted(findings, key=lambda entry: (entry[0], entry[1].rule))]
 
 
@@ -154,7 +167,11 @@ def _weight_axis(graph: Graph) -> _Found:
         wanted = {"Conv": 0, "ConvTranspose": 1, "MatMul": rank - 1, "Gemm": 0 if attribute(node, "transB", 0) else 1}[node.op_type]
         axis = attribute(dequantize, "axis", 1)
         if (axis + rank) % rank != wanted:
-            yield dequantize, ERROR, f"the scales of a {node.op_type}'s weight lie along axis {axis}, not along its output channels, axis {wanted}"
+            yield (
+                dequantize,
+                ERROR,
+                f"the scales of a {node.op_type}'s weight lie along axis {axis}, not along its output channels, axis {wanted}",
+            )
 
 
 def _int4_blocks(graph: Graph) -> _Found:
@@ -213,8 +230,12 @@ def _skip_is_quantized(graph: Graph) -> _Found:
             continue
         for index, name in enumerate(node.input):
             producer, other = graph.producer(name), node.input[1 - index]
-            is_quantized_conv = (producer is not None and producer.op_type == "Conv" and len(graph.consumers(name)) == 1
-                                 and _source(graph, producer.input[0]) is not None)
+            is_quantized_conv = (
+                producer is not None
+                and producer.op_type == "Conv"
+                and len(graph.consumers(name)) == 1
+                and _source(graph, producer.input[0]) is not None
+            )
             if is_quantized_conv and graph.constant(other) is None and _source(graph, other) is None:
                 yield node, WARNING, "the skip side of this sum has no Q/DQ, so the sum does not join the convolution's kernel"
                 break
@@ -244,7 +265,9 @@ def _scale_has_the_inputs_type(graph: Graph) -> _Found:
 
 def _opset_has_the_type(graph: Graph) -> _Found:
     for pair in _pairs(graph):
-        least = {"float8_e4m3fn": 19, "float8_e5m2": 19, "int4": 21, "uint4": 21, "int16": 21, "uint16": 21, "float4_e2m1fn": 23}.get(pair.type, 10)
+        least = {"float8_e4m3fn": 19, "float8_e5m2": 19, "int4": 21, "uint4": 21, "int16": 21, "uint16": 21, "float4_e2m1fn": 23}.get(
+            pair.type, 10
+        )
         if attribute(pair.node, "block_size", 0):
             least = max(least, 21)
         if graph.opset < least:
@@ -270,7 +293,12 @@ def _conv_output_is_quantized(graph: Graph) -> _Found:
 
 def _conv_bias_is_int32(graph: Graph) -> _Found:
     for node in graph.nodes:
-        if node.op_type == "Conv" and len(node.input) > 2 and _source(graph, node.input[0]) is not None and _source(graph, node.input[2]) is None:
+        if (
+            node.op_type == "Conv"
+            and len(node.input) > 2
+            and _source(graph, node.input[0]) is not None
+            and _source(graph, node.input[2]) is None
+        ):
             yield node, WARNING, "its bias is in float; onnxruntime's integer convolution wants int32 in steps of both scales"
 
 
@@ -297,9 +325,32 @@ def _n_bits_are_regular(graph: Graph) -> _Found:
 
 Rule = Callable[[Graph], _Found]
 RULES: dict[str, tuple[Rule, ...]] = {
-    "tensorrt": (_zero_point_is_zero, _codes_are_signed, _type_is_known, _bias_is_float, _scale_is_constant, _scale_is_positive,
-                 _activation_scale_is_single, _int4_is_for_weights, _weight_axis, _int4_blocks, _pairs_are_whole, _both_sides_are_quantized,
-                 _nothing_between_conv_and_its_activation, _skip_is_quantized, _concat_has_one_scale, _scale_has_the_inputs_type),
-    "ort": (_scale_is_positive, _opset_has_the_type, _zero_point_has_its_scales_shape, _pairs_are_whole, _conv_output_is_quantized,
-            _conv_bias_is_int32, _fp8_has_no_cpu_kernel, _n_bits_are_regular),
+    "tensorrt": (
+        _zero_point_is_zero,
+        _codes_are_signed,
+        _type_is_known,
+        _bias_is_float,
+        _scale_is_constant,
+        _scale_is_positive,
+        _activation_scale_is_single,
+        _int4_is_for_weights,
+        _weight_axis,
+        _int4_blocks,
+        _pairs_are_whole,
+        _both_sides_are_quantized,
+        _nothing_between_conv_and_its_activation,
+        _skip_is_quantized,
+        _concat_has_one_scale,
+        _scale_has_the_inputs_type,
+    ),
+    "ort": (
+        _scale_is_positive,
+        _opset_has_the_type,
+        _zero_point_has_its_scales_shape,
+        _pairs_are_whole,
+        _conv_output_is_quantized,
+        _conv_bias_is_int32,
+        _fp8_has_no_cpu_kernel,
+        _n_bits_are_regular,
+    ),
 }

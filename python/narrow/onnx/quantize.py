@@ -1,4 +1,5 @@
 """Q/DQ into an fp32 graph: int8 and fp8 with static scales, int4 and int8 weights in blocks, placed by the target's own rules."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -55,8 +56,12 @@ class _Layer:
     is_matmul: bool
 
 
-def quantize(model: onnx.ModelProto | str | os.PathLike[str], config: QuantizeConfig | None = None,
-             data: Iterable[Mapping[str, np.ndarray]] = (), output: str | os.PathLike[str] | None = None) -> onnx.ModelProto:
+def quantize(
+    model: onnx.ModelProto | str | os.PathLike[str],
+    config: QuantizeConfig | None = None,
+    data: Iterable[Mapping[str, np.ndarray]] = (),
+    output: str | os.PathLike[str] | None = None,
+) -> onnx.ModelProto:
     """A quantized copy of an fp32 model; also written to `output` where one is named.
 
     data: example inputs {name: array}, read once, for static activation scales.
@@ -67,7 +72,13 @@ def quantize(model: onnx.ModelProto | str | os.PathLike[str], config: QuantizeCo
     fold_constants(graph)
     fold_batch_norms(graph)
     graph.finish()
-    graph.require_opset(21 if _block_of(config.weights) is not None and not config.n_bits else 19 if "fp8" in (config.weights + str(config.activations)) else 13)
+    graph.require_opset(
+        21
+        if _block_of(config.weights) is not None and not config.n_bits
+        else 19
+        if "fp8" in (config.weights + str(config.activations))
+        else 13
+    )
     layers = _layers(graph, config)
     if not layers:
         raise InvalidArgument(f"the graph has no {', '.join(config.operators)} with a constant weight that is not ignored")
@@ -111,7 +122,9 @@ def _checked(config: QuantizeConfig) -> tuple[Scheme, Scheme | None]:
         if activations.element.name not in ("int8", "uint8", "fp8_e4m3") or config.activations.split(":")[1:2] != ["tensor"]:
             raise InvalidArgument(f"activations {config.activations!r}: both runtimes take int8 or fp8_e4m3 with one scale per tensor")
         if ("fp8" in config.activations) != ("fp8" in config.weights):
-            raise InvalidArgument(f"weights {config.weights!r} and activations {config.activations!r}: both sides of a product have one type")
+            raise InvalidArgument(
+                f"weights {config.weights!r} and activations {config.activations!r}: both sides of a product have one type"
+            )
     return weights, activations
 
 
@@ -146,8 +159,11 @@ def _layers(graph: Graph, config: QuantizeConfig) -> list[_Layer]:
         elif weight.ndim == 2:
             is_transposed = node.op_type == "Gemm" and attribute(node, "transB", 0) == 1
             found.append(_Layer(node, 0 if is_transposed else 1, weight, node.op_type == "MatMul"))
-    unknown = [pattern for pattern in config.ignore if not pattern.startswith("re:") and
-               not any(pattern == node.name or pattern in node.input for node in graph.nodes)]
+    unknown = [
+        pattern
+        for pattern in config.ignore
+        if not pattern.startswith("re:") and not any(pattern == node.name or pattern in node.input for node in graph.nodes)
+    ]
     if unknown:
         raise InvalidArgument(f"ignore: no node or weight is called {unknown[0]!r}")
     return found
@@ -156,7 +172,9 @@ def _layers(graph: Graph, config: QuantizeConfig) -> list[_Layer]:
 # ---- activations ----
 
 
-def _quantize_activations(graph: Graph, layers: list[_Layer], scheme: Scheme, config: QuantizeConfig, data: Iterable[Mapping[str, np.ndarray]]) -> None:
+def _quantize_activations(
+    graph: Graph, layers: list[_Layer], scheme: Scheme, config: QuantizeConfig, data: Iterable[Mapping[str, np.ndarray]]
+) -> None:
     """Q/DQ on the inputs of every layer; for TensorRT on the skip side of residual sums and on all inputs of a Concat, by one scale; for
     onnxruntime on the outputs too."""
     readers: dict[str, list[tuple[NodeProto, int]]] = {}
@@ -166,8 +184,11 @@ def _quantize_activations(graph: Graph, layers: list[_Layer], scheme: Scheme, co
         for add, index in _skip_inputs(graph, layers):
             readers.setdefault(add.input[index], []).append((add, index))
     outputs = [_fused_output(graph, layer.node) for layer in layers if layer.node.op_type == "Conv"] if config.target == "ort" else []
-    concats = {name: graph.producer(name) for name in readers if config.target == "tensorrt" and graph.producer(name) is not None
-               and graph.producer(name).op_type == "Concat"}
+    concats = {
+        name: graph.producer(name)
+        for name in readers
+        if config.target == "tensorrt" and graph.producer(name) is not None and graph.producer(name).op_type == "Concat"
+    }
     names = list(dict.fromkeys([*readers, *outputs]))
     statistics = calibrate(graph.finish(), names, data)
     parameters: dict[str, tuple[str, str]] = {}
@@ -176,8 +197,10 @@ def _quantize_activations(graph: Graph, layers: list[_Layer], scheme: Scheme, co
         if not scale > 0.0:
             scale = 1.0  # a tensor that is always zero
         element = _ELEMENTS[scheme.element.name]
-        parameters[name] = (graph.add_initializer(f"{name}_scale", np.array(scale, np.float32)),
-                            graph.add_initializer(f"{name}_zero_point", np.array(zero_point).astype(element)))
+        parameters[name] = (
+            graph.add_initializer(f"{name}_scale", np.array(scale, np.float32)),
+            graph.add_initializer(f"{name}_zero_point", np.array(zero_point).astype(element)),
+        )
     made: dict[str, str] = {}
 
     def dequantized(name: str, scale_of: str) -> str:
@@ -267,9 +290,16 @@ def _quantize_weight(graph: Graph, layer: _Layer, scheme: Scheme, activations: S
         zero_points = _zero_points(q, scales)
         if scales.ndim:
             attributes = {"axis": axis}
-    parts = [graph.add_initializer(f"{name}_quantized", codes), graph.add_initializer(f"{name}_scale", np.asarray(scales, np.float32)),
-             graph.add_initializer(f"{name}_zero_point", zero_points)]
-    graph.replace_input(layer.node, 1, graph.add_node("DequantizeLinear", parts, f"{name}_DequantizeLinear_Output", f"{name}_DequantizeLinear", **attributes))
+    parts = [
+        graph.add_initializer(f"{name}_quantized", codes),
+        graph.add_initializer(f"{name}_scale", np.asarray(scales, np.float32)),
+        graph.add_initializer(f"{name}_zero_point", zero_points),
+    ]
+    graph.replace_input(
+        layer.node,
+        1,
+        graph.add_node("DequantizeLinear", parts, f"{name}_DequantizeLinear_Output", f"{name}_DequantizeLinear", **attributes),
+    )
     if config.target == "ort" and activations is not None and activations.element.bits == 8 and activations.element.name != "fp8_e4m3":
         _quantize_bias(graph, layer, np.atleast_1d(scales))
 
@@ -288,9 +318,14 @@ def _quantize_bias(graph: Graph, layer: _Layer, weight_scales: np.ndarray) -> No
     name = node.input[2]
     per_channel = {"axis": 0} if scales.size > 1 else {}
     scales = scales if scales.size > 1 else scales.reshape(())
-    parts = [graph.add_initializer(f"{name}_quantized", codes.astype(np.int32)), graph.add_initializer(f"{name}_scale", scales),
-             graph.add_initializer(f"{name}_zero_point", np.zeros(scales.shape, np.int32))]
-    graph.replace_input(node, 2, graph.add_node("DequantizeLinear", parts, f"{name}_DequantizeLinear_Output", f"{name}_DequantizeLinear", **per_channel))
+    parts = [
+        graph.add_initializer(f"{name}_quantized", codes.astype(np.int32)),
+        graph.add_initializer(f"{name}_scale", scales),
+        graph.add_initializer(f"{name}_zero_point", np.zeros(scales.shape, np.int32)),
+    ]
+    graph.replace_input(
+        node, 2, graph.add_node("DequantizeLinear", parts, f"{name}_DequantizeLinear_Output", f"{name}_DequantizeLinear", **per_channel)
+    )
 
 
 def _replace_by_n_bits(graph: Graph, layer: _Layer, scheme: Scheme, block: int) -> None:
@@ -309,8 +344,11 @@ def _replace_by_n_bits(graph: Graph, layer: _Layer, scheme: Scheme, block: int) 
         padded[:, k:] = zero_points[:, -1:]
     packed = padded if bits == 8 else padded[:, 0::2] | padded[:, 1::2] << 4
     name = node.input[1]
-    inputs = [node.input[0], graph.add_initializer(f"{name}_Q{bits}", packed.reshape(n, blocks, block * bits // 8)),
-              graph.add_initializer(f"{name}_scales", np.asarray(q.scales, np.float32).reshape(n, blocks))]
+    inputs = [
+        node.input[0],
+        graph.add_initializer(f"{name}_Q{bits}", packed.reshape(n, blocks, block * bits // 8)),
+        graph.add_initializer(f"{name}_scales", np.asarray(q.scales, np.float32).reshape(n, blocks)),
+    ]
     if scheme.asymmetric:
         even = np.zeros((n, blocks + blocks % 2), np.uint8)
         even[:, :blocks] = zero_points
@@ -319,8 +357,17 @@ def _replace_by_n_bits(graph: Graph, layer: _Layer, scheme: Scheme, block: int) 
         graph.model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
     output = node.output[0]
     graph.remove(node)
-    new = onnx.helper.make_node("MatMulNBits", inputs, [output], name=graph.fresh(f"{node.name or output}_Q{bits}"), domain="com.microsoft",
-                                K=k, N=n, bits=bits, block_size=block)
+    new = onnx.helper.make_node(
+        "MatMulNBits",
+        inputs,
+        [output],
+        name=graph.fresh(f"{node.name or output}_Q{bits}"),
+        domain="com.microsoft",
+        K=k,
+        N=n,
+        bits=bits,
+        block_size=block,
+    )
     graph.nodes.append(new)
     graph._index()
 
