@@ -9,7 +9,7 @@ target_sources(narrow PRIVATE
   kernels/cuda/dequantize.cu
   kernels/cuda/dequantize_generic.cu
   kernels/cuda/elementwise.cu
-  kernels/cuda/fp8_prepare.cu
+  kernels/cuda/byte_prepare.cu
   kernels/cuda/fp8_product_any.cu
   kernels/cuda/fused_generic.cu
   kernels/cuda/fused_rows_bf16.cu
@@ -22,7 +22,7 @@ target_sources(narrow PRIVATE
   kernels/cuda/quantize_resident.cu
   kernels/cuda/quantize_rows.cu
   kernels/cuda/quantize_tensor.cu
-  kernels/cuda/sm90/fp8_plan.cc
+  kernels/cuda/sm90/byte_plan.cc
   kernels/cuda/tables.cc
   kernels/cuda/training.cu)
 # Codes must be the CPU's: no contraction, IEEE divisions and square roots, subnormals kept (nvcc's defaults but for the first).
@@ -33,7 +33,7 @@ target_link_libraries(narrow PRIVATE CUDA::cudart_static)
 
 # Hopper's own kernels: one target (wgmma and setmaxnreg exist in sm_90a alone), fp8 products in the compiler's own contraction.
 add_library(narrow_sm90 OBJECT
-  kernels/cuda/sm90/fp8_launch.cu
+  kernels/cuda/sm90/byte_launch.cu
   kernels/cuda/sm90/fp8_other.cu
   kernels/cuda/sm90/fp8_tile_scaled.cu)
 set_target_properties(narrow_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real)

@@ -1,12 +1,12 @@
 #pragma once
 /// The plain problem behind a product, for tests and benchmarks.
 
-#include "kernels/cuda/fp8_product.h"
+#include "kernels/cuda/byte_product.h"
 #include "narrow/cuda_matmul.h"
 
 namespace narrow::cuda {
 
 /// Checks everything that matmul checks; throws as it does.
-Fp8Problem fp8_problem(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, const Fp8MatmulOptions& options);
+ByteProblem fp8_problem(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, const Fp8MatmulOptions& options);
 
 }  // namespace narrow::cuda

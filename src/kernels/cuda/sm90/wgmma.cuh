@@ -7,12 +7,12 @@
 
 namespace narrow::cuda::sm90 {
 
-enum class Fp8Pair : std::uint8_t { kE4m3E4m3, kE4m3E5m2, kE5m2E4m3 };
+enum class BytePair : std::uint8_t { kE4m3E4m3, kE4m3E5m2, kE5m2E4m3 };
 
 /// One overload per N. `add` false writes D, true adds to it.
-template <Fp8Pair kPair>
+template <BytePair kPair>
 __device__ inline void wgmma(float (&d)[8], std::uint64_t a, std::uint64_t b, bool add) {
-  if constexpr (kPair == Fp8Pair::kE4m3E4m3) {
+  if constexpr (kPair == BytePair::kE4m3E4m3) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %10, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 "
@@ -20,7 +20,7 @@ __device__ inline void wgmma(float (&d)[8], std::uint64_t a, std::uint64_t b, bo
         "%8, %9, p, 1, 1;\n}\n"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
         : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-  } else if constexpr (kPair == Fp8Pair::kE4m3E5m2) {
+  } else if constexpr (kPair == BytePair::kE4m3E5m2) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %10, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e5m2 "
@@ -39,9 +39,9 @@ __device__ inline void wgmma(float (&d)[8], std::uint64_t a, std::uint64_t b, bo
   }
 }
 
-template <Fp8Pair kPair>
+template <BytePair kPair>
 __device__ inline void wgmma(float (&d)[16], std::uint64_t a, std::uint64_t b, bool add) {
-  if constexpr (kPair == Fp8Pair::kE4m3E4m3) {
+  if constexpr (kPair == BytePair::kE4m3E4m3) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 "
@@ -50,7 +50,7 @@ __device__ inline void wgmma(float (&d)[16], std::uint64_t a, std::uint64_t b, b
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]),
           "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
         : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-  } else if constexpr (kPair == Fp8Pair::kE4m3E5m2) {
+  } else if constexpr (kPair == BytePair::kE4m3E5m2) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e5m2 "
@@ -71,9 +71,9 @@ __device__ inline void wgmma(float (&d)[16], std::uint64_t a, std::uint64_t b, b
   }
 }
 
-template <Fp8Pair kPair>
+template <BytePair kPair>
 __device__ inline void wgmma(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add) {
-  if constexpr (kPair == Fp8Pair::kE4m3E4m3) {
+  if constexpr (kPair == BytePair::kE4m3E4m3) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 "
@@ -85,7 +85,7 @@ __device__ inline void wgmma(float (&d)[32], std::uint64_t a, std::uint64_t b, b
           "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
           "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
         : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-  } else if constexpr (kPair == Fp8Pair::kE4m3E5m2) {
+  } else if constexpr (kPair == BytePair::kE4m3E5m2) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e5m2 "
@@ -112,9 +112,9 @@ __device__ inline void wgmma(float (&d)[32], std::uint64_t a, std::uint64_t b, b
   }
 }
 
-template <Fp8Pair kPair>
+template <BytePair kPair>
 __device__ inline void wgmma(float (&d)[64], std::uint64_t a, std::uint64_t b, bool add) {
-  if constexpr (kPair == Fp8Pair::kE4m3E4m3) {
+  if constexpr (kPair == BytePair::kE4m3E4m3) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 "
@@ -130,7 +130,7 @@ __device__ inline void wgmma(float (&d)[64], std::uint64_t a, std::uint64_t b, b
           "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]),
           "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
         : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-  } else if constexpr (kPair == Fp8Pair::kE4m3E5m2) {
+  } else if constexpr (kPair == BytePair::kE4m3E5m2) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e5m2 "
@@ -165,9 +165,9 @@ __device__ inline void wgmma(float (&d)[64], std::uint64_t a, std::uint64_t b, b
   }
 }
 
-template <Fp8Pair kPair>
+template <BytePair kPair>
 __device__ inline void wgmma(float (&d)[96], std::uint64_t a, std::uint64_t b, bool add) {
-  if constexpr (kPair == Fp8Pair::kE4m3E4m3) {
+  if constexpr (kPair == BytePair::kE4m3E4m3) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3 "
@@ -188,7 +188,7 @@ __device__ inline void wgmma(float (&d)[96], std::uint64_t a, std::uint64_t b, b
           "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]),
           "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
         : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-  } else if constexpr (kPair == Fp8Pair::kE4m3E5m2) {
+  } else if constexpr (kPair == BytePair::kE4m3E5m2) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e5m2 "

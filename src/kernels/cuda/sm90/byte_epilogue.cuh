@@ -1,13 +1,13 @@
 #pragma once
 /// From fp32 sums in a warpgroup's registers to the output: scales, bias, activation, residual, conversion, stores.
 
-#include "kernels/cuda/fp8_finish.cuh"
+#include "kernels/cuda/byte_finish.cuh"
 #include "kernels/cuda/sm90/ptx.cuh"
 
 namespace narrow::cuda::sm90 {
 
-struct Fp8Output {
-  Fp8Epilogue epilogue;
+struct ByteOutput {
+  ByteEpilogue epilogue;
   const float* a_scales;  ///< of kOuter, else null
   const float* b_scales;
   int a_scale_step, b_scale_step;
@@ -18,10 +18,10 @@ struct Fp8Output {
   bool vector_stores;    ///< 16-bit output without bias, activation, residual; rows can be stored 16 bytes at a time
 };
 
-__device__ inline float finish(const Fp8Output& out, float v, std::int64_t row, int column) {
+__device__ inline float finish(const ByteOutput& out, float v, std::int64_t row, int column) {
   return finish_value(out.epilogue, out.d, v, column, row * out.pitch + column, row * out.residual_pitch + column);
 }
-__device__ inline void store_value(const Fp8Output& out, float v, std::int64_t at) { store_converted(out.epilogue, out.d, v, at); }
+__device__ inline void store_value(const ByteOutput& out, float v, std::int64_t at) { store_converted(out.epilogue, out.d, v, at); }
 
 __device__ inline std::uint32_t pack16(bool half, float low, float high) {
   std::uint32_t result;
@@ -32,7 +32,7 @@ __device__ inline std::uint32_t pack16(bool half, float low, float high) {
 
 /// Multiplies a thread's sums by the scales of their rows and columns; scales of columns begin at `first`.
 template <int kCount>
-__device__ inline void scale_sums(const Fp8Output& out, float (&sums)[kCount], std::int64_t row, int rows, int column, std::int64_t first) {
+__device__ inline void scale_sums(const ByteOutput& out, float (&sums)[kCount], std::int64_t row, int rows, int column, std::int64_t first) {
   const int lane = thread_here() % 32, r = lane / 4;
   const float low = r < rows ? __ldg(out.a_scales + (row + r) * out.a_scale_step) : 0.0f;
   const float high = r + 8 < rows ? __ldg(out.a_scales + (row + r + 8) * out.a_scale_step) : 0.0f;
@@ -60,7 +60,7 @@ __device__ inline void stage_box(bool half, const float* sums, std::byte* stagin
 }
 
 /// The first `rows` rows of a staged box to D, by ordinary stores: where the others belong to the next group.
-__device__ inline void store_staged_rows(const Fp8Output& out, std::int64_t row, int rows, int column, const std::byte* staging) {
+__device__ inline void store_staged_rows(const ByteOutput& out, std::int64_t row, int rows, int column, const std::byte* staging) {
   const int lane = thread_here() % 32, c = column + lane % 8 * 8;
   for (int i = lane / 8; i < rows; i += 4) {
     const uint4 words = *reinterpret_cast<const uint4*>(staging + i * 128 + ((lane % 8) ^ (i % 8)) * 16);
@@ -70,7 +70,7 @@ __device__ inline void store_staged_rows(const Fp8Output& out, std::int64_t row,
 
 /// Any epilogue: fp32 through the warp's shared memory, then a row of 32 columns at a time.
 template <int kCount>
-__device__ inline void store_any(const Fp8Output& out, const float (&sums)[kCount], std::int64_t row, int rows, int column,
+__device__ inline void store_any(const ByteOutput& out, const float (&sums)[kCount], std::int64_t row, int rows, int column,
                                  std::byte* staging) {
   const int lane = thread_here() % 32;
   float* values = reinterpret_cast<float*>(staging);  // [16][32], columns exchanged against bank conflicts
@@ -96,7 +96,7 @@ __device__ inline void store_any(const Fp8Output& out, const float (&sums)[kCoun
 /// The sums of a product with swapped operands: one warp's 16 columns of D from `first` on (`real` of them exist), rows from `row` on.
 /// Here out.n counts the rows of D.
 template <int kCount>
-__device__ inline void store_transposed(const Fp8Output& out, const float (&sums)[kCount], int first, int real, int row,
+__device__ inline void store_transposed(const ByteOutput& out, const float (&sums)[kCount], int first, int real, int row,
                                         std::byte* staging) {
   constexpr int kPart = kCount < 16 ? kCount : 16;    // sums of a thread at a time: at most 32 rows of D
   float* values = reinterpret_cast<float*>(staging);  // [row of D][16]
@@ -117,7 +117,7 @@ __device__ inline void store_transposed(const Fp8Output& out, const float (&sums
 
 /// Finishes and stores four neighbouring sums of a row of D, `real` of which exist: the shares of a tile that was cut into parts.
 template <bool kSwapped, bool kOuter>
-__device__ inline void store_four(const Fp8Output& out, float4 sums, std::int64_t row, int column, int real) {
+__device__ inline void store_four(const ByteOutput& out, float4 sums, std::int64_t row, int column, int real) {
   float v[4] = {sums.x, sums.y, sums.z, sums.w};
   if constexpr (kOuter) {
 #pragma unroll

@@ -9,8 +9,8 @@
 /// Requires: compute capability 9.0; rows of A and B 16-byte aligned (checked in ops/cuda_matmul.cc).
 /// Bound:    arithmetic beyond about 200 rows, else the bytes of B. Meaning: reference/matmul.cc within the bound of the numerics contract.
 
-#include "kernels/cuda/sm90/fp8_epilogue.cuh"
-#include "kernels/cuda/sm90/fp8_schedule.cuh"
+#include "kernels/cuda/sm90/byte_epilogue.cuh"
+#include "kernels/cuda/sm90/byte_schedule.cuh"
 #include "kernels/cuda/sm90/ptx.cuh"
 #include "kernels/cuda/sm90/wgmma.cuh"
 
@@ -19,13 +19,13 @@ namespace narrow::cuda::sm90 {
 enum class Share : std::uint8_t { kNothing, kA, kB };  ///< what the two thread blocks of a cluster have in common
 
 /// What is known when a kernel is compiled.
-template <int kTileM_, int kTileN_, int kStages_, Share kShare_, Fp8Scaling kScaling_ = Fp8Scaling::kBlockTile,
-          Fp8Pair kPair_ = Fp8Pair::kE4m3E4m3, bool kSwapped_ = false>
-struct Fp8Tile {
+template <int kTileM_, int kTileN_, int kStages_, Share kShare_, ByteScaling kScaling_ = ByteScaling::kBlockTile,
+          BytePair kPair_ = BytePair::kE4m3E4m3, bool kSwapped_ = false>
+struct ByteTile {
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kStages = kStages_, kTileK = 128;
   static constexpr Share kShare = kShare_;
-  static constexpr Fp8Scaling kScaling = kScaling_;
-  static constexpr Fp8Pair kPair = kPair_;
+  static constexpr ByteScaling kScaling = kScaling_;
+  static constexpr BytePair kPair = kPair_;
   static constexpr bool kSwapped =
       kSwapped_;  ///< few rows: the weights take wgmma's 64 rows, the rows of A its columns; D is stored transposed
   static constexpr int kCluster = kShare == Share::kNothing ? 1 : 2;
@@ -36,9 +36,9 @@ struct Fp8Tile {
   static constexpr int kCount = kGroupN / 2;    ///< accumulators of a thread
   static constexpr int kThreads = kConsumerThreads + 128;
   static constexpr int kBytesA = kTileM * kTileK, kBytesB = kTileN * kTileK;
-  static constexpr bool kTileScales = kScaling == Fp8Scaling::kBlockTile;  ///< scales of 128x128 tiles of the weights
-  static constexpr bool kScalesOfA = kScaling != Fp8Scaling::kOuter && !(kTileScales && kSwapped);  ///< 1x128 scales of the left operand
-  static constexpr bool kScalesOfB = kScaling == Fp8Scaling::kBlockBlock || (kTileScales && kSwapped);  ///< and of the right one
+  static constexpr bool kTileScales = kScaling == ByteScaling::kBlockTile;  ///< scales of 128x128 tiles of the weights
+  static constexpr bool kScalesOfA = kScaling != ByteScaling::kOuter && !(kTileScales && kSwapped);  ///< 1x128 scales of the left operand
+  static constexpr bool kScalesOfB = kScaling == ByteScaling::kBlockBlock || (kTileScales && kSwapped);  ///< and of the right one
   static constexpr int kScaleBytesA = kScalesOfA ? kTileM * 4 + 128 : 0, kScaleBytesB = kScalesOfB ? (kTileN * 4 + 127) / 128 * 128 : 0;
   static constexpr int kTileScaleBytes = kTileScales ? 16 : 0;
   /// Two sets of accumulators, where the registers are there (and one scale per row serves all columns): the products of the next k block
@@ -61,9 +61,9 @@ struct Fp8Tile {
   static_assert(kBytesA % 1024 == 0 && kBytesB % 1024 == 0 && kShared <= 232448 && kBorrowed < kStages);
 };
 
-struct Fp8Params {
-  Fp8Schedule schedule;
-  Fp8Output out;
+struct ByteParams {
+  ByteSchedule schedule;
+  ByteOutput out;
   const float* b_scales;      ///< of kBlockTile
   int m, n, k_blocks;         ///< k_blocks: a row of b_scales
   std::int64_t d_group_rows;  ///< of kDepth: rows of D per group
@@ -76,7 +76,7 @@ struct TilePlace {
 
 /// What the producer tells the consumers of its thread block about a piece; they read it where they need it, so that it takes no registers.
 struct PieceNote {
-  Fp8Piece piece;
+  BytePiece piece;
   TilePlace place;
   bool last;  ///< no piece: the end
 };
@@ -84,7 +84,7 @@ static_assert(sizeof(PieceNote) <= 64);
 
 /// The thread block's shared memory.
 template <class T>
-struct Fp8Shared {
+struct ByteShared {
   std::byte* tiles;
   float* scales_a;
   float* scales_b;
@@ -96,7 +96,7 @@ struct Fp8Shared {
   Barrier* turn;
   PieceNote* notes;
 
-  __device__ explicit Fp8Shared(std::byte* memory) {
+  __device__ explicit ByteShared(std::byte* memory) {
     tiles = memory + (1024 - shared_address(memory) % 1024) % 1024;
     std::byte* scales = tiles + T::kStages * T::kStageBytes;
     scales_a = reinterpret_cast<float*>(scales);
@@ -127,8 +127,8 @@ struct RingPosition {
 };
 
 template <class T>
-__device__ TilePlace place_of(const Fp8Params& p, const Fp8Piece& piece, int rank) {
-  const int tiles_m = p.schedule.grouping == Fp8Grouping::kNone || p.schedule.grouping == Fp8Grouping::kDepth
+__device__ TilePlace place_of(const ByteParams& p, const BytePiece& piece, int rank) {
+  const int tiles_m = p.schedule.grouping == ByteGrouping::kNone || p.schedule.grouping == ByteGrouping::kDepth
                           ? p.schedule.tiles_m
                           : (piece.rows + p.schedule.tile_m - 1) / p.schedule.tile_m;
   const int2 place = place_of_tile(piece.tile, tiles_m, p.schedule.tiles_n, p.schedule.band);
@@ -139,15 +139,15 @@ __device__ TilePlace place_of(const Fp8Params& p, const Fp8Piece& piece, int ran
 
 /// The producer: one thread.
 template <class T>
-__device__ void produce(const Fp8Params& p, const CUtensorMap& a, const CUtensorMap& b, const CUtensorMap& sa, const CUtensorMap& sb,
-                        const CUtensorMap& sa4, const Fp8Shared<T>& shared, int worker, int rank) {
+__device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtensorMap& b, const CUtensorMap& sa, const CUtensorMap& sb,
+                        const CUtensorMap& sa4, const ByteShared<T>& shared, int worker, int rank) {
   RingPosition<T::kStages> at;
   RingPosition<T::kNotes> note;
-  Fp8Work work(p.schedule, p.m, worker);
-  Fp8Piece piece{};
+  ByteWork work(p.schedule, p.m, worker);
+  BytePiece piece{};
   // Groups come from memory that earlier kernels may write. Else the first piece is known, and its weights can already come into the
   // second-level cache, while those kernels run.
-  const bool grouped = p.schedule.grouping != Fp8Grouping::kNone;
+  const bool grouped = p.schedule.grouping != ByteGrouping::kNone;
   if (grouped) wait_for_earlier_kernels();
   for (bool more = true, first = !grouped; more; note.advance()) {
     more = work.next(piece);
@@ -163,12 +163,12 @@ __device__ void produce(const Fp8Params& p, const CUtensorMap& a, const CUtensor
       first = false;
     }
     if (!more) break;
-    const bool by_rows = p.schedule.grouping == Fp8Grouping::kRowOffsets || p.schedule.grouping == Fp8Grouping::kRowCounts;
+    const bool by_rows = p.schedule.grouping == ByteGrouping::kRowOffsets || p.schedule.grouping == ByteGrouping::kRowCounts;
     const int row_a = piece.first_row + place.row, row_b = (by_rows ? piece.group * p.n : 0) + place.column;
     // Boxes of scales start at multiples of 16 bytes. A group's rows may not (any_row): then the box starts up to three scales early, and a
     // second one brings the last ones.
-    const bool any_row = p.schedule.grouping == Fp8Grouping::kRowOffsets;
-    const bool counts = p.schedule.grouping == Fp8Grouping::kRowCounts;
+    const bool any_row = p.schedule.grouping == ByteGrouping::kRowOffsets;
+    const bool counts = p.schedule.grouping == ByteGrouping::kRowCounts;
     const int scale_row_a = any_row ? row_a / 4 * 4 : (counts ? piece.group * static_cast<int>(round_up_to_4(p.m)) : 0) + place.row;
     const int scale_row_b = (by_rows ? piece.group * static_cast<int>(round_up_to_4(p.n)) : 0) + place.column;
     // Scales of B's 128x128 tiles: a tile touches one block of columns, or two.
@@ -218,7 +218,7 @@ __device__ void produce(const Fp8Params& p, const CUtensorMap& a, const CUtensor
 /// A tile that was cut into parts: the thread blocks of the cluster lay their sums into shared memory, as rows of D, and each adds up, in
 /// the order of the parts, and finishes its share of the rows.
 template <class T>
-__device__ void finish_share(const Fp8Params& p, const Fp8Piece& piece, const TilePlace& place, const float (&sums)[T::kStrips][T::kCount],
+__device__ void finish_share(const ByteParams& p, const BytePiece& piece, const TilePlace& place, const float (&sums)[T::kStrips][T::kCount],
                              float* tile) {
   constexpr int kRows = T::kSwapped ? T::kTileN : T::kTileM, kColumns = T::kSwapped ? T::kTileM : T::kTileN, kPitch = kColumns + 4;
   static_assert(kRows * kPitch * 4 <= T::kStages * T::kStageBytes);
@@ -244,7 +244,7 @@ __device__ void finish_share(const Fp8Params& p, const Fp8Piece& piece, const Ti
       word.x += more.x, word.y += more.y, word.z += more.z, word.w += more.w;
     }
     if (r < rows && c < columns)
-      store_four<T::kSwapped, T::kScaling == Fp8Scaling::kOuter>(p.out, word, d_row + r, d_column + c, columns - c);
+      store_four<T::kSwapped, T::kScaling == ByteScaling::kOuter>(p.out, word, d_row + r, d_column + c, columns - c);
   }
 }
 
@@ -254,7 +254,7 @@ struct BlockFactors {
   static constexpr int kColumns = T::kTileN == 192 ? 3 : 1;  ///< factors of columns 0, 64, 128 of the warpgroup and on, or one for all
   float of[T::kStrips][2][kColumns];                         ///< of rows t / 4 and t / 4 + 8 of each strip
 
-  __device__ void load(const Fp8Shared<T>& shared, int stage, int first_row, int group_n, bool early) {
+  __device__ void load(const ByteShared<T>& shared, int stage, int first_row, int group_n, bool early) {
     float tile[3] = {1.0f, 1.0f, 1.0f};
     if constexpr (T::kTileScales) {
       const float* words = shared.tile_scales(stage) + (T::kTileN == 256 ? group_n : 0);
@@ -275,7 +275,7 @@ struct BlockFactors {
 
 /// A consumer warpgroup.
 template <class T>
-__device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Shared<T>& shared) {
+__device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteShared<T>& shared) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread % 128 / 32;
   const int group = __shfl_sync(0xFFFFFFFFu, thread / 128, 0);  // the same in all lanes, and known to be
   const int group_m = T::kGroupsM == 2 ? group : 0, group_n = T::kGroupsN == 2 ? group : 0;
@@ -311,9 +311,9 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
     shared.noted[note.stage].wait(note.parity);
     const PieceNote& told = shared.notes[note.stage];
     if (told.last) break;
-    const Fp8Piece& piece = told.piece;
+    const BytePiece& piece = told.piece;
     const TilePlace& place = told.place;
-    const int scale_row = first_row + (p.schedule.grouping == Fp8Grouping::kRowOffsets ? piece.first_row % 4 : 0);
+    const int scale_row = first_row + (p.schedule.grouping == ByteGrouping::kRowOffsets ? piece.first_row % 4 : 0);
     const bool early = T::kTileN == 192 && place.column % 128 != 0;  // the second block of columns begins at column 64, not 128
     float sums[T::kStrips][T::kCount];
 #pragma unroll
@@ -338,7 +338,7 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
         pin(from);
 #pragma unroll
         for (int i = 0; i < T::kCount; ++i)
-          sums[0][i] = T::kScaling == Fp8Scaling::kOuter ? sums[0][i] + from[i] : __fmaf_rn(from[i], its.of[0][i / 2 % 2][0], sums[0][i]);
+          sums[0][i] = T::kScaling == ByteScaling::kOuter ? sums[0][i] + from[i] : __fmaf_rn(from[i], its.of[0][i / 2 % 2][0], sums[0][i]);
       };
       // Issue and wait stand in straight lines, without conditions: else the compiler serialises the products.
       const auto step = [&](float(&now)[T::kCount], const BlockFactors<T>& its, float(&then)[T::kCount], BlockFactors<T>& next_its) {
@@ -416,7 +416,7 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
           for (int i = 0; i < T::kCount; ++i) {  // promotion
             const float factor = factors.of[strip][i / 2 % 2][BlockFactors<T>::kColumns == 3 ? i / 32 : 0];
             float& sum = sums[strip][i];
-            if constexpr (T::kScaling == Fp8Scaling::kOuter) sum += accumulators[i];
+            if constexpr (T::kScaling == ByteScaling::kOuter) sum += accumulators[i];
             else if constexpr (T::kScalesOfB) sum = __fmaf_rn(accumulators[i], factor * column_scale[i / 4 * 2 + i % 2], sum);
             else sum = __fmaf_rn(accumulators[i], factor, sum);
           }
@@ -451,16 +451,16 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
     const int column = place.column + (T::kGroupsN == 2 ? group_here : 0) * T::kGroupN;
     const int first =
         place.row + (T::kGroupsM == 2 ? group_here : 0) * T::kGroupM + warp_here * 16;  // of the group; strips are 64 rows apart
-    const std::int64_t group_row = p.schedule.grouping == Fp8Grouping::kDepth ? piece.group * p.d_group_rows : piece.first_row;
+    const std::int64_t group_row = p.schedule.grouping == ByteGrouping::kDepth ? piece.group * p.d_group_rows : piece.first_row;
     // Row and column scales: every group has its own rows of A, and its own matrix of B; groups along k share them.
     [[maybe_unused]] const std::int64_t outer_row = piece.first_row;
     [[maybe_unused]] const std::int64_t outer_column =
-        p.schedule.grouping == Fp8Grouping::kDepth ? 0 : static_cast<std::int64_t>(piece.group) * p.n;
+        p.schedule.grouping == ByteGrouping::kDepth ? 0 : static_cast<std::int64_t>(piece.group) * p.n;
     constexpr int kPerStrip = T::kGroupN >= 64 ? T::kGroupN / 64 : 1;
 #pragma unroll
     for (int strip = 0; strip < T::kStrips; ++strip) {
       const int row = first + strip * 64, rows = piece.rows - row;
-      if constexpr (T::kScaling == Fp8Scaling::kOuter) scale_sums(p.out, sums[strip], outer_row + row, rows, column, outer_column);
+      if constexpr (T::kScaling == ByteScaling::kOuter) scale_sums(p.out, sums[strip], outer_row + row, rows, column, outer_column);
       if constexpr (T::kSwapped) {
         store_transposed(p.out, sums[strip], row, rows, column, staging(0));
       } else if (p.out.vector_stores) {
@@ -493,11 +493,11 @@ __device__ void consume(const Fp8Params& p, const CUtensorMap& d, const Fp8Share
 
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
-    fp8_product(const __grid_constant__ Fp8Params p, const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+    byte_product(const __grid_constant__ ByteParams p, const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                 const __grid_constant__ CUtensorMap sa, const __grid_constant__ CUtensorMap sb, const __grid_constant__ CUtensorMap sa4,
                 const __grid_constant__ CUtensorMap d) {
   extern __shared__ std::byte memory[];
-  const Fp8Shared<T> shared(memory);
+  const ByteShared<T> shared(memory);
   const bool parted = T::kCluster == 1 && p.schedule.parts > 1;
   const int rank = T::kCluster == 1 ? 0 : static_cast<int>(cluster_rank());
   const int worker = static_cast<int>(blockIdx.x) / T::kCluster;

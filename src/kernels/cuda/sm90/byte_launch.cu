@@ -4,7 +4,7 @@
 #include <array>
 
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/sm90/fp8_kernels.h"
+#include "kernels/cuda/sm90/byte_kernels.h"
 
 namespace narrow::cuda {
 namespace {
@@ -15,14 +15,14 @@ constexpr int kTileK = 128;
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
-Fp8Pair pair_of(const Fp8Problem& problem) {
-  if (problem.a_is_e5m2) return Fp8Pair::kE5m2E4m3;
-  return problem.b_is_e5m2 ? Fp8Pair::kE4m3E5m2 : Fp8Pair::kE4m3E4m3;
+BytePair pair_of(const ByteProblem& problem) {
+  if (problem.a_is_e5m2) return BytePair::kE5m2E4m3;
+  return problem.b_is_e5m2 ? BytePair::kE4m3E5m2 : BytePair::kE4m3E4m3;
 }
 
-const Fp8Instance* find_instance(const Fp8Problem& problem, int config) {
+const ByteInstance* find_instance(const ByteProblem& problem, int config) {
   for (const auto& list : {fp8_tile_scaled(), fp8_other()})
-    for (const Fp8Instance& instance : list)
+    for (const ByteInstance& instance : list)
       if (instance.config == config && instance.scaling == problem.scaling && instance.pair == pair_of(problem)) return &instance;
   return nullptr;
 }
@@ -53,44 +53,44 @@ bool encode_map(CUtensorMap& map, const void* data, Element element, std::int64_
                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-std::int64_t rows_of_a(const Fp8Problem& p) { return p.grouping == Fp8Grouping::kRowCounts ? std::int64_t{p.groups} * p.m : p.m; }
-std::int64_t rows_of_d(const Fp8Problem& p) {
-  return p.grouping == Fp8Grouping::kRowCounts || p.grouping == Fp8Grouping::kDepth ? std::int64_t{p.groups} * p.m : p.m;
+std::int64_t rows_of_a(const ByteProblem& p) { return p.grouping == ByteGrouping::kRowCounts ? std::int64_t{p.groups} * p.m : p.m; }
+std::int64_t rows_of_d(const ByteProblem& p) {
+  return p.grouping == ByteGrouping::kRowCounts || p.grouping == ByteGrouping::kDepth ? std::int64_t{p.groups} * p.m : p.m;
 }
-std::int64_t rows_of_b(const Fp8Problem& p) {
-  return p.grouping == Fp8Grouping::kRowCounts || p.grouping == Fp8Grouping::kRowOffsets ? std::int64_t{p.groups} * p.n : p.n;
+std::int64_t rows_of_b(const ByteProblem& p) {
+  return p.grouping == ByteGrouping::kRowCounts || p.grouping == ByteGrouping::kRowOffsets ? std::int64_t{p.groups} * p.n : p.n;
 }
 
 }  // namespace
 
-bool has_fp8_config(const Fp8Problem& problem, int config) {
+bool has_byte_config(const ByteProblem& problem, int config) {
   return find_instance(problem, config) != nullptr &&
-         (!fp8_configs()[static_cast<std::size_t>(config)].swapped || problem.grouping == Fp8Grouping::kNone);
+         (!byte_configs()[static_cast<std::size_t>(config)].swapped || problem.grouping == ByteGrouping::kNone);
 }
 
-Fp8Device fp8_device() {
+ByteDevice byte_device() {
   return {device_attribute(cudaDevAttrComputeCapabilityMajor, 0) == 9 && device_attribute(cudaDevAttrComputeCapabilityMinor, -1) == 0,
           multiprocessors()};
 }
 
-int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream stream) {
-  const Fp8Config& c = fp8_configs()[static_cast<std::size_t>(plan.config)];
-  const Fp8Instance* instance = find_instance(problem, plan.config);
+int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream stream) {
+  const ByteConfig& c = byte_configs()[static_cast<std::size_t>(plan.config)];
+  const ByteInstance* instance = find_instance(problem, plan.config);
   if (instance == nullptr || encoder() == nullptr) return cudaErrorNotSupported;
   const int k_blocks = ceil_div(problem.k, kTileK), cluster = c.cluster_m * c.cluster_n;
   CUtensorMap a{}, b{}, sa{}, sb{}, sa4{}, d{};  // of the left and the right operand, their scales, four scales of the left, the output
   const int rows_a = c.swapped ? c.tile_n : c.tile_m / c.cluster_n, rows_b = c.swapped ? c.tile_m : c.tile_n / c.cluster_m;
   bool encoded = encode_map(c.swapped ? b : a, problem.a, Element::kByte, problem.k, rows_of_a(problem), problem.a_pitch, kTileK, rows_a) &&
                  encode_map(c.swapped ? a : b, problem.b, Element::kByte, problem.k, rows_of_b(problem), problem.b_pitch, kTileK, rows_b);
-  if (problem.scaling != Fp8Scaling::kOuter)
+  if (problem.scaling != ByteScaling::kOuter)
     encoded = encoded && encode_map(c.swapped ? sb : sa, problem.a_scales, Element::kFloat, problem.a_scale_rows, k_blocks,
                                     problem.a_scale_rows * 4, c.swapped ? c.tile_n : c.tile_m, 1);
-  if (problem.scaling != Fp8Scaling::kOuter && problem.grouping == Fp8Grouping::kRowOffsets)
+  if (problem.scaling != ByteScaling::kOuter && problem.grouping == ByteGrouping::kRowOffsets)
     encoded = encoded && encode_map(sa4, problem.a_scales, Element::kFloat, problem.a_scale_rows, k_blocks, problem.a_scale_rows * 4, 4, 1);
-  if (problem.scaling == Fp8Scaling::kBlockBlock)
+  if (problem.scaling == ByteScaling::kBlockBlock)
     encoded = encoded && encode_map(c.swapped ? sa : sb, problem.b_scales, Element::kFloat, problem.b_scale_rows, k_blocks,
                                     problem.b_scale_rows * 4, c.swapped ? c.tile_m : c.tile_n, 1);
-  const Fp8Epilogue& e = problem.epilogue;
+  const ByteEpilogue& e = problem.epilogue;
   const bool is_16_bit = e.out == DType::kBf16 || e.out == DType::kF16;
   const bool aligned = reinterpret_cast<std::uintptr_t>(problem.d) % 16 == 0 && problem.d_pitch % 8 == 0 && problem.n % 8 == 0;
   const bool plain = e.bias == nullptr && e.activation == Activation::kNone && e.residual == nullptr && !e.accumulate;
@@ -99,10 +99,10 @@ int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream st
     encoded = encoded && encode_map(d, problem.d, Element::k16Bit, problem.n, rows_of_d(problem), problem.d_pitch * 2, 64, 16);
   if (!encoded) return cudaErrorInvalidValue;
 
-  const bool known = problem.grouping == Fp8Grouping::kNone || problem.grouping == Fp8Grouping::kDepth;
+  const bool known = problem.grouping == ByteGrouping::kNone || problem.grouping == ByteGrouping::kDepth;
   if (known && plan.tiles == 0) return cudaSuccess;
   const int workers = known ? std::min(plan.workers, plan.tiles * plan.parts) : plan.workers;
-  Fp8Params params{};
+  ByteParams params{};
   const int left = c.swapped ? problem.n : problem.m, right = c.swapped ? problem.m : problem.n;
   params.schedule = {.tiles_m = ceil_div(left, c.tile_m * c.cluster_m),
                      .tiles_n = ceil_div(right, c.tile_n * c.cluster_n),
@@ -125,7 +125,7 @@ int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream st
                 .pitch = problem.d_pitch,
                 .residual_pitch = problem.n,
                 .n = right,
-                .rows_end_with_d = problem.grouping == Fp8Grouping::kNone,
+                .rows_end_with_d = problem.grouping == ByteGrouping::kNone,
                 .vector_stores = vector_stores};
   params.b_scales = problem.b_scales;
   params.m = left;

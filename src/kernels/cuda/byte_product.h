@@ -10,13 +10,13 @@
 namespace narrow::cuda {
 
 /// Where the scales enter: after the sum, or at every 128 along k.
-enum class Fp8Scaling : std::uint8_t {
+enum class ByteScaling : std::uint8_t {
   kOuter,       ///< a scale per tensor or per row of A, times one per tensor or per row of B
   kBlockTile,   ///< 1x128 of A, 128x128 of B
   kBlockBlock,  ///< 1x128 of both
 };
 
-enum class Fp8Grouping : std::uint8_t {
+enum class ByteGrouping : std::uint8_t {
   kNone,
   kRowOffsets,  ///< group g has the rows [offsets[g], offsets[g + 1]) of A and D, and matrix g of B
   kRowCounts,   ///< group g has the first counts[g] of its `m` rows of A and D, and matrix g of B
@@ -24,7 +24,7 @@ enum class Fp8Grouping : std::uint8_t {
 };
 
 /// What happens to a sum: D = convert(activate(scale * sum + bias[n]) + residual + D).
-struct Fp8Epilogue {
+struct ByteEpilogue {
   const float* bias = nullptr;
   Activation activation = Activation::kNone;
   const void* residual = nullptr;      ///< [m, n], n apart
@@ -34,23 +34,23 @@ struct Fp8Epilogue {
   float out_scale = 1.0f;              ///< of fp8: code = encode(v / out_scale)
 };
 
-struct Fp8Problem {
+struct ByteProblem {
   int m = 0, n = 0, k = 0;  ///< of one group; with kRowOffsets m is the rows of all groups together
   int groups = 1;
-  Fp8Grouping grouping = Fp8Grouping::kNone;
+  ByteGrouping grouping = ByteGrouping::kNone;
   const std::int32_t* offsets = nullptr;  ///< offsets (groups + 1), or counts (groups); device memory
   const std::uint8_t* a = nullptr;
   const std::uint8_t* b = nullptr;
   std::int64_t a_pitch = 0, b_pitch = 0;  ///< bytes from row to row, multiples of 16, of 16-byte aligned memory
   bool a_is_e5m2 = false, b_is_e5m2 = false;
-  Fp8Scaling scaling = Fp8Scaling::kOuter;
+  ByteScaling scaling = ByteScaling::kOuter;
   /// kOuter: one per row (step 1) or one (step 0). Blocks along k: [k blocks, scale rows], 16-byte aligned; the rows of every group of B,
   /// and of kRowCounts' A, are padded to a multiple of 4. kBlockTile's B: [group, blocks of n, k blocks].
   const float* a_scales = nullptr;
   const float* b_scales = nullptr;
   int a_scale_step = 0, b_scale_step = 0;
   std::int64_t a_scale_rows = 0, b_scale_rows = 0;
-  Fp8Epilogue epilogue;
+  ByteEpilogue epilogue;
   void* d = nullptr;
   std::int64_t d_pitch = 0;  ///< elements from row to row
 };
@@ -58,42 +58,42 @@ struct Fp8Problem {
 constexpr std::int64_t round_up_to_4(std::int64_t rows) { return (rows + 3) / 4 * 4; }
 
 /// A way to run a product: the tile of a thread block, how many of them share operands.
-struct Fp8Config {
+struct ByteConfig {
   const char* name;
   int tile_m, tile_n;
   int cluster_m, cluster_n;
-  double slowdown;       ///< of the model in sm90/fp8_plan.cc
+  double slowdown;       ///< of the model in sm90/byte_plan.cc
   bool swapped = false;  ///< tile_m counts rows of B and tile_n rows of A: for few rows of A
 };
 
 /// The listed configurations, and how one launch would be laid out.
-std::span<const Fp8Config> fp8_configs();
+std::span<const ByteConfig> byte_configs();
 
-struct Fp8Plan {
+struct BytePlan {
   int config = 0;
   int tiles = 0, workers = 0;
   int parts = 1;  ///< of every tile along k, one per thread block of a cluster
 };
 
 /// Whether the configuration was compiled for the problem's formats, scaling and grouping.
-bool has_fp8_config(const Fp8Problem& problem, int config);
+bool has_byte_config(const ByteProblem& problem, int config);
 /// A launch of one configuration with up to `parts` parts.
-Fp8Plan make_fp8_plan(const Fp8Problem& problem, int config, int parts, int multiprocessors);
-/// Estimated microseconds of a plan on an H200: sm90/fp8_plan.cc gives the model.
-double estimate_fp8_plan(const Fp8Problem& problem, const Fp8Plan& plan);
+BytePlan make_byte_plan(const ByteProblem& problem, int config, int parts, int multiprocessors);
+/// Estimated microseconds of a plan on an H200: sm90/byte_plan.cc gives the model.
+double estimate_byte_plan(const ByteProblem& problem, const BytePlan& plan);
 /// The plan with the lowest estimate.
-Fp8Plan choose_fp8_plan(const Fp8Problem& problem, int multiprocessors);
+BytePlan choose_byte_plan(const ByteProblem& problem, int multiprocessors);
 
 /// Hopper alone (compute capability 9.0). Results are CUDA's error codes.
-int launch_fp8_product(const Fp8Problem& problem, const Fp8Plan& plan, Stream stream);
+int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream stream);
 /// Any device.
-int launch_fp8_product_any(const Fp8Problem& problem, Stream stream);
+int launch_fp8_product_any(const ByteProblem& problem, Stream stream);
 
 /// What the current device is.
-struct Fp8Device {
+struct ByteDevice {
   bool is_hopper = false;
   int multiprocessors = 0;
 };
-Fp8Device fp8_device();
+ByteDevice byte_device();
 
 }  // namespace narrow::cuda

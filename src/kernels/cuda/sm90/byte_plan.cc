@@ -9,21 +9,21 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/cuda/fp8_product.h"
+#include "kernels/cuda/byte_product.h"
 
 namespace narrow::cuda {
 namespace {
 
 constexpr std::array kConfigs = {
-    Fp8Config{"256x128_cluster_1x2", 256, 128, 1, 2, 1.43},
-    Fp8Config{"128x192_cluster_2x1", 128, 192, 2, 1, 1.38},
-    Fp8Config{"128x128_cluster_2x1", 128, 128, 2, 1, 1.70},
-    Fp8Config{"128x128", 128, 128, 1, 1, 1.67},
-    Fp8Config{"128x192", 128, 192, 1, 1, 1.64},
-    Fp8Config{"64x128", 64, 128, 1, 1, 1.90},
-    Fp8Config{"64x256", 64, 256, 1, 1, 2.7},
-    Fp8Config{"swapped_128x16", 128, 16, 1, 1, 2.0, true},
-    Fp8Config{"swapped_128x32", 128, 32, 1, 1, 2.0, true},
+    ByteConfig{"256x128_cluster_1x2", 256, 128, 1, 2, 1.43},
+    ByteConfig{"128x192_cluster_2x1", 128, 192, 2, 1, 1.38},
+    ByteConfig{"128x128_cluster_2x1", 128, 128, 2, 1, 1.70},
+    ByteConfig{"128x128", 128, 128, 1, 1, 1.67},
+    ByteConfig{"128x192", 128, 192, 1, 1, 1.64},
+    ByteConfig{"64x128", 64, 128, 1, 1, 1.90},
+    ByteConfig{"64x256", 64, 256, 1, 1, 2.7},
+    ByteConfig{"swapped_128x16", 128, 16, 1, 1, 2.0, true},
+    ByteConfig{"swapped_128x32", 128, 32, 1, 1, 2.0, true},
 };
 
 constexpr int kTileK = 128, kMostParts = 3;
@@ -36,30 +36,30 @@ int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 
 int room_for(int parts, int multiprocessors) { return parts < 4 ? multiprocessors : multiprocessors * 7 / 8; }
 
 /// Rows of one group on average; of kRowCounts the most that there can be.
-std::int64_t rows_per_group(const Fp8Problem& p) {
-  return p.grouping == Fp8Grouping::kRowOffsets ? ceil_div(p.m, std::max(p.groups, 1)) : p.m;
+std::int64_t rows_per_group(const ByteProblem& p) {
+  return p.grouping == ByteGrouping::kRowOffsets ? ceil_div(p.m, std::max(p.groups, 1)) : p.m;
 }
 
 }  // namespace
 
-std::span<const Fp8Config> fp8_configs() { return kConfigs; }
+std::span<const ByteConfig> byte_configs() { return kConfigs; }
 
-Fp8Plan make_fp8_plan(const Fp8Problem& problem, int config, int parts, int multiprocessors) {
-  const Fp8Config& c = kConfigs[static_cast<std::size_t>(config)];
+BytePlan make_byte_plan(const ByteProblem& problem, int config, int parts, int multiprocessors) {
+  const ByteConfig& c = kConfigs[static_cast<std::size_t>(config)];
   const std::int64_t rows = rows_per_group(problem), left = c.swapped ? problem.n : rows, right = c.swapped ? rows : problem.n;
   const int cluster = c.cluster_m * c.cluster_n;
-  Fp8Plan plan{config, ceil_div(left, c.tile_m * c.cluster_m) * ceil_div(right, c.tile_n * c.cluster_n), multiprocessors / cluster, 1};
-  if (problem.grouping != Fp8Grouping::kNone) plan.tiles *= problem.groups;
+  BytePlan plan{config, ceil_div(left, c.tile_m * c.cluster_m) * ceil_div(right, c.tile_n * c.cluster_n), multiprocessors / cluster, 1};
+  if (problem.grouping != ByteGrouping::kNone) plan.tiles *= problem.groups;
   // Parts of a tile are the thread blocks of a cluster, which all run at once.
-  if (problem.grouping == Fp8Grouping::kNone && cluster == 1)
+  if (problem.grouping == ByteGrouping::kNone && cluster == 1)
     plan.parts =
         std::clamp(std::min({parts, room_for(parts, multiprocessors) / std::max(plan.tiles, 1), ceil_div(problem.k, kTileK)}), 1, 8);
   return plan;
 }
 
-double estimate_fp8_plan(const Fp8Problem& problem, const Fp8Plan& plan) {
-  const Fp8Config& c = kConfigs[static_cast<std::size_t>(plan.config)];
-  const double groups_along_k = problem.grouping == Fp8Grouping::kDepth ? problem.groups : 1;
+double estimate_byte_plan(const ByteProblem& problem, const BytePlan& plan) {
+  const ByteConfig& c = kConfigs[static_cast<std::size_t>(plan.config)];
+  const double groups_along_k = problem.grouping == ByteGrouping::kDepth ? problem.groups : 1;
   const double blocks = ceil_div(ceil_div(problem.k, kTileK), plan.parts) / groups_along_k;
   const double products = static_cast<double>(c.tile_m) * c.tile_n * kTileK, bytes = static_cast<double>(c.tile_m + c.tile_n) * kTileK;
   const double block_cycles = std::max(products / kProductsPerCycle * c.slowdown, bytes / kBytesPerCycle);
@@ -68,15 +68,15 @@ double estimate_fp8_plan(const Fp8Problem& problem, const Fp8Plan& plan) {
   return ceil_div(std::int64_t{plan.tiles} * plan.parts, plan.workers) * (blocks * block_cycles + finish) / kCyclesPerMicrosecond;
 }
 
-Fp8Plan choose_fp8_plan(const Fp8Problem& problem, int multiprocessors) {
-  Fp8Plan best{-1};
+BytePlan choose_byte_plan(const ByteProblem& problem, int multiprocessors) {
+  BytePlan best{-1};
   double lowest = 0.0;
   for (int config = 0; config < static_cast<int>(kConfigs.size()); ++config) {
-    const Fp8Config& c = kConfigs[static_cast<std::size_t>(config)];
-    if (!has_fp8_config(problem, config) || (c.swapped && problem.m > c.tile_n)) continue;
+    const ByteConfig& c = kConfigs[static_cast<std::size_t>(config)];
+    if (!has_byte_config(problem, config) || (c.swapped && problem.m > c.tile_n)) continue;
     for (int parts = 1; parts <= kMostParts; ++parts) {
-      const Fp8Plan plan = make_fp8_plan(problem, config, parts, multiprocessors);
-      const double estimate = estimate_fp8_plan(problem, plan);
+      const BytePlan plan = make_byte_plan(problem, config, parts, multiprocessors);
+      const double estimate = estimate_byte_plan(problem, plan);
       if (best.config < 0 || estimate < lowest) best = plan, lowest = estimate;
     }
   }

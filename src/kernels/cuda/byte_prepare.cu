@@ -1,6 +1,6 @@
 /// One pass over the bytes each; weights go through it once.
 
-#include "kernels/cuda/fp8_prepare.h"
+#include "kernels/cuda/byte_prepare.h"
 #include "kernels/cuda/launch.cuh"
 
 namespace narrow::cuda {

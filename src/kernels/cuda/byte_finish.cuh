@@ -5,7 +5,7 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
-#include "kernels/cuda/fp8_product.h"
+#include "kernels/cuda/byte_product.h"
 
 namespace narrow::cuda {
 
@@ -27,7 +27,7 @@ __device__ inline float load_value(const void* data, DType type, std::int64_t i)
 __device__ inline float clamp_half(float v) { return fminf(fmaxf(v, -65504.0f), 65504.0f); }
 
 /// The value of one scaled sum, before its conversion; `at` is its place in D, `residual_at` in the residual.
-__device__ inline float finish_value(const Fp8Epilogue& e, const void* d, float v, int column, std::int64_t at, std::int64_t residual_at) {
+__device__ inline float finish_value(const ByteEpilogue& e, const void* d, float v, int column, std::int64_t at, std::int64_t residual_at) {
   if (e.bias != nullptr) v += __ldg(e.bias + column);
   v = activate(e.activation, v);
   if (e.residual != nullptr) v += load_value(e.residual, e.residual_type, residual_at);
@@ -35,7 +35,7 @@ __device__ inline float finish_value(const Fp8Epilogue& e, const void* d, float 
   return v;
 }
 
-__device__ inline void store_converted(const Fp8Epilogue& e, void* d, float v, std::int64_t at) {
+__device__ inline void store_converted(const ByteEpilogue& e, void* d, float v, std::int64_t at) {
   switch (e.out) {
     case DType::kF32: static_cast<float*>(d)[at] = v; break;
     case DType::kF16: static_cast<__half*>(d)[at] = __float2half_rn(clamp_half(v)); break;
