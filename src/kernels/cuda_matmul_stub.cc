@@ -1,4 +1,4 @@
-/// The fp8 products in a build without CUDA.
+/// The products of one-byte elements in a build without CUDA.
 
 #include "kernels/cuda/byte_prepare.h"
 #include "kernels/cuda/byte_product.h"
@@ -21,7 +21,11 @@ BytePlan choose_byte_plan(const ByteProblem&, int) { refuse(); }
 int launch_byte_product(const ByteProblem&, const BytePlan&, Stream) { refuse(); }
 int launch_fp8_product_any(const ByteProblem&, Stream) { refuse(); }
 ByteDevice byte_device() { refuse(); }
-int launch_pad_rows(const std::uint8_t*, std::int64_t, std::int64_t, std::uint8_t*, std::int64_t, Stream) { refuse(); }
+int launch_int8_product_mma(const ByteProblem&, Stream) { refuse(); }
+int launch_int8_product_any(const ByteProblem&, Stream) { refuse(); }
+int launch_pad_rows(const std::uint8_t*, std::int64_t, std::int64_t, std::uint8_t*, std::int64_t, std::uint8_t, Stream) { refuse(); }
+int launch_row_sums(const std::int8_t*, std::int64_t, std::int64_t, std::int64_t, std::int32_t*, Stream) { refuse(); }
+int launch_signed_zero_points(const std::uint8_t*, std::int64_t, std::int32_t*, Stream) { refuse(); }
 int launch_transpose_scales(const float*, std::int64_t, std::int64_t, std::int64_t, float*, std::int64_t, Stream) { refuse(); }
 
 }  // namespace narrow::cuda

@@ -46,7 +46,7 @@ Fp8Matrix prepare(const Scheme& scheme, const Shape& shape, const Buffer& codes,
   const std::int64_t rows = matrix.total_rows();
   if (result.pitch != matrix.cols || !is_aligned(codes)) {
     result.codes = Buffer::allocate(static_cast<std::size_t>(rows * result.pitch), codes.device());
-    check(launch_pad_rows(codes.as<std::uint8_t>(), rows, matrix.cols, result.codes.as<std::uint8_t>(), result.pitch, stream),
+    check(launch_pad_rows(codes.as<std::uint8_t>(), rows, matrix.cols, result.codes.as<std::uint8_t>(), result.pitch, 0, stream),
           "prepare_fp8");
   }
   if (scheme.granularity == Granularity::block(kBlock)) {
@@ -95,19 +95,8 @@ ByteEpilogue epilogue_of(const Tensor& y, std::int64_t n, const Fp8MatmulOptions
   e.accumulate = options.accumulate;
   e.out = out;
   e.out_scale = options.out_scale;
-  if (options.bias) {
-    const Tensor& bias = *options.bias;
-    require(bias.dtype() == DType::kF32 && bias.is_contiguous() && bias.size() == n && bias.device() == y.device(),
-            "bias must be n contiguous fp32 values on y's device");
-    e.bias = bias.as<float>();
-  }
-  if (options.residual) {
-    const Tensor& residual = *options.residual;
-    require(is_floating(residual.dtype()) && residual.is_contiguous() && residual.shape() == y.shape() && residual.device() == y.device(),
-            "the residual must be contiguous fp32, fp16 or bf16 values of y's shape on its device");
-    e.residual = residual.data();
-    e.residual_type = residual.dtype();
-  }
+  if (options.residual) require(options.residual->shape() == y.shape(), "the residual must have y's shape");
+  attach_tensors(e, y, n, options.bias, options.residual);
   return e;
 }
 
@@ -148,34 +137,60 @@ void set_groups(ByteProblem& p, const Fp8Matrix& x, const Fp8Matrix& w, const Te
 
 std::string row_name(int config) { return std::string(kPrefix).append(byte_configs()[static_cast<std::size_t>(config)].name); }
 
-/// The configuration of a row of the table by name; -1 for the one that runs everywhere.
-int config_of(std::string_view name) {
-  if (name == kAnyName) return -1;
-  for (int i = 0; i < static_cast<int>(byte_configs().size()); ++i)
-    if (row_name(i) == name) return i;
-  throw InvalidArgument(fmt::format("matmul: there is no CUDA kernel '{}'", name));
+std::vector<MatmulChoice> choices_for(const ByteProblem& problem, const ByteDevice& device) {
+  std::vector<MatmulChoice> choices = hopper_choices(problem, device, kPrefix);
+  const bool chosen = std::none_of(choices.begin(), choices.end(), [](const MatmulChoice& c) { return c.chosen; });
+  choices.push_back({std::string(kAnyName), "any", true, chosen, "without tensor cores: about a hundred times slower"});
+  return choices;
 }
 
-std::vector<MatmulChoice> choices_for(const ByteProblem& problem, const ByteDevice& device) {
+}  // namespace
+
+std::vector<MatmulChoice> hopper_choices(const ByteProblem& problem, const ByteDevice& device, std::string_view prefix) {
   const BytePlan best = device.is_hopper ? choose_byte_plan(problem, device.multiprocessors) : BytePlan{-1};
   std::vector<MatmulChoice> choices;
   for (int i = 0; i < static_cast<int>(byte_configs().size()); ++i) {
-    MatmulChoice choice{row_name(i), "sm_90a", device.is_hopper && has_byte_config(problem, i), i == best.config, {}};
-    if (!device.is_hopper)
+    const std::string name = std::string(prefix).append(byte_configs()[static_cast<std::size_t>(i)].name);
+    MatmulChoice choice{name, "sm_90a", device.is_hopper && has_byte_config(problem, i), i == best.config, {}};
+    if (!device.is_hopper) {
       choice.reason = "the device is not a Hopper";
-    else if (!choice.accepted)
-      choice.reason = "not compiled for these formats, scales and groups";
-    else {
+    } else if (!choice.accepted) {
+      choice.reason = "not compiled for these formats, scales, layouts and groups";
+    } else {
       const BytePlan plan = choice.chosen ? best : make_byte_plan(problem, i, 1, device.multiprocessors);
       choice.reason = fmt::format("{} tiles in {} parts, about {:.1f} us", plan.tiles, plan.parts, estimate_byte_plan(problem, plan));
     }
     choices.push_back(std::move(choice));
   }
-  choices.push_back({std::string(kAnyName), "any", true, best.config < 0, "without tensor cores: about a hundred times slower"});
   return choices;
 }
 
-}  // namespace
+BytePlan hopper_plan(const ByteProblem& problem, const ByteDevice& device, std::string_view prefix, std::string_view kernel) {
+  if (kernel.empty()) return choose_byte_plan(problem, device.multiprocessors);
+  constexpr int kSomeParts = 3;  // where there is room, so that tests reach them
+  for (int i = 0; i < static_cast<int>(byte_configs().size()); ++i) {
+    if (kernel != std::string(prefix).append(byte_configs()[static_cast<std::size_t>(i)].name)) continue;
+    if (!has_byte_config(problem, i)) throw Unsupported(fmt::format("matmul: the kernel {} does not take this product", kernel));
+    return make_byte_plan(problem, i, kSomeParts, device.multiprocessors);
+  }
+  throw InvalidArgument(fmt::format("matmul: there is no CUDA kernel '{}'", kernel));
+}
+
+/// Bias and residual of a product into y [.., n].
+void attach_tensors(ByteEpilogue& e, const Tensor& y, std::int64_t n, const std::optional<Tensor>& bias,
+                    const std::optional<Tensor>& residual) {
+  if (bias) {
+    require(bias->dtype() == DType::kF32 && bias->is_contiguous() && bias->size() == n && bias->device() == y.device(),
+            "bias must be n contiguous fp32 values on y's device");
+    e.bias = bias->as<float>();
+  }
+  if (residual) {
+    require(is_floating(residual->dtype()) && residual->is_contiguous() && residual->device() == y.device(),
+            "the residual must be contiguous fp32, fp16 or bf16 values on y's device");
+    e.residual = residual->data();
+    e.residual_type = residual->dtype();
+  }
+}
 
 ByteProblem fp8_problem(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, const Fp8MatmulOptions& options) {
   const Device device = x.device();
@@ -198,6 +213,7 @@ ByteProblem fp8_problem(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y,
   p.a_is_e5m2 = x.scheme.element == kFp8E5m2;
   p.b_is_e5m2 = w.scheme.element == kFp8E5m2;
   p.scaling = scaling_of(x, w);
+  if (p.scaling == ByteScaling::kOuter && options.fast_accumulation) p.scaling = ByteScaling::kOuterFast;
   p.a_scales = x.scales.as<float>();
   p.b_scales = w.scales.as<float>();
   p.a_scale_step = x.scheme.granularity == Granularity::row() ? 1 : 0;
@@ -227,16 +243,7 @@ void matmul(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, Stream stre
   const ByteDevice device = byte_device();
   // A product over no columns is an empty sum: the simple kernel writes the epilogue of zero.
   if (!device.is_hopper || options.kernel == kAnyName || problem.k == 0) return check(launch_fp8_product_any(problem, stream), kAnyName);
-  BytePlan plan;
-  if (options.kernel.empty()) {
-    plan = choose_byte_plan(problem, device.multiprocessors);
-  } else {
-    const int config = config_of(options.kernel);
-    if (!has_byte_config(problem, config))
-      throw Unsupported(fmt::format("matmul: the kernel {} does not take this product", options.kernel));
-    constexpr int kSomeParts = 3;  // where there is room, so that tests reach them
-    plan = make_byte_plan(problem, config, kSomeParts, device.multiprocessors);
-  }
+  const BytePlan plan = hopper_plan(problem, device, kPrefix, options.kernel);
   check(launch_byte_product(problem, plan, stream), "matmul");
 }
 
@@ -263,7 +270,7 @@ std::vector<MatmulChoice> explain_fp8_matmul(std::int64_t m, std::int64_t n, std
   problem.k = static_cast<int>(k);
   const bool tile = weight.granularity == Granularity::block(kBlock, kBlock);
   problem.scaling = is_outer(weight) ? ByteScaling::kOuter : (tile ? ByteScaling::kBlockTile : ByteScaling::kBlockBlock);
-  return choices_for(problem, {true, multiprocessors});
+  return choices_for(problem, {true, true, multiprocessors});
 }
 
 }  // namespace narrow::cuda

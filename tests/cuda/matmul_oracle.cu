@@ -18,19 +18,27 @@ __device__ double decode(std::uint8_t code, bool e5m2) {
 
 __device__ double activate_exactly(Activation activation, double v) {
   switch (activation) {
-    case Activation::kRelu: return v > 0 ? v : 0;
-    case Activation::kGelu: return 0.5 * v * (1 + erf(v * 0.70710678118654752440));
-    case Activation::kSilu: return v / (1 + exp(-v));
-    default: return v;
+    case Activation::kRelu:
+      return v > 0 ? v : 0;
+    case Activation::kGelu:
+      return 0.5 * v * (1 + erf(v * 0.70710678118654752440));
+    case Activation::kSilu:
+      return v / (1 + exp(-v));
+    default:
+      return v;
   }
 }
 
 __device__ double stored(const ByteProblem& p, std::int64_t at) {
   switch (p.epilogue.out) {
-    case DType::kF32: return static_cast<const float*>(p.d)[at];
-    case DType::kF16: return __half2float(static_cast<const __half*>(p.d)[at]);
-    case DType::kBf16: return __bfloat162float(static_cast<const __nv_bfloat16*>(p.d)[at]);
-    default: return decode(static_cast<const std::uint8_t*>(p.d)[at], p.epilogue.out == DType::kF8E5m2) * p.epilogue.out_scale;
+    case DType::kF32:
+      return static_cast<const float*>(p.d)[at];
+    case DType::kF16:
+      return __half2float(static_cast<const __half*>(p.d)[at]);
+    case DType::kBf16:
+      return __bfloat162float(static_cast<const __nv_bfloat16*>(p.d)[at]);
+    default:
+      return decode(static_cast<const std::uint8_t*>(p.d)[at], p.epilogue.out == DType::kF8E5m2) * p.epilogue.out_scale;
   }
 }
 
@@ -38,11 +46,16 @@ __device__ double stored(const ByteProblem& p, std::int64_t at) {
 __device__ double rounding(const ByteProblem& p, double v) {
   const double scale = p.epilogue.out_scale;
   switch (p.epilogue.out) {
-    case DType::kF32: return ldexp(fabs(v), -24) + ldexp(1.0, -150);
-    case DType::kF16: return ldexp(fabs(v), -11) + ldexp(1.0, -25);
-    case DType::kBf16: return ldexp(fabs(v), -8) + ldexp(1.0, -134);
-    case DType::kF8E4m3: return ldexp(fabs(v), -4) + scale * ldexp(1.0, -10);
-    default: return ldexp(fabs(v), -3) + scale * ldexp(1.0, -17);
+    case DType::kF32:
+      return ldexp(fabs(v), -24) + ldexp(1.0, -150);
+    case DType::kF16:
+      return ldexp(fabs(v), -11) + ldexp(1.0, -25);
+    case DType::kBf16:
+      return ldexp(fabs(v), -8) + ldexp(1.0, -134);
+    case DType::kF8E4m3:
+      return ldexp(fabs(v), -4) + scale * ldexp(1.0, -10);
+    default:
+      return ldexp(fabs(v), -3) + scale * ldexp(1.0, -17);
   }
 }
 
@@ -85,12 +98,13 @@ __global__ void compare(const ByteProblem p, std::int64_t rows, const float* old
   const int begin = depth ? p.offsets[group] : 0, end = depth ? p.offsets[group + 1] : p.k;
   const int k_blocks = (p.k + 127) / 128, n_blocks = (p.n + 127) / 128;
   double sum = 0, magnitude = 0, cut = 0;
+  const bool outer = is_outer(p.scaling), fast = p.scaling == ByteScaling::kOuterFast;
   for (int k = begin; k < end; k += 128) {
     // Hopper's tensor cores add 32 products and the accumulator at a time: all are aligned to the largest of them and keep 13 fraction
-    // bits, so that each of the 33 loses up to 2^-13 of the largest.
+    // bits, so that each of the 33 loses up to 2^-13 of the largest. With fast accumulation the accumulator holds all blocks so far.
     double part = 0, absolute = 0, lost = 0;
     for (int step = k; step < min(k + 128, end); step += 32) {
-      double most = fabs(part);
+      double most = fmax(fabs(part), fast ? fabs(sum + part) : 0.0);
       for (int j = step; j < min(step + 32, end); ++j) {
         const double product = decode(p.a[row_a * p.a_pitch + j], p.a_is_e5m2) * decode(p.b[row_b * p.b_pitch + j], p.b_is_e5m2);
         part += product;
@@ -100,7 +114,7 @@ __global__ void compare(const ByteProblem p, std::int64_t rows, const float* old
       lost += 33 * ldexp(most, -13);
     }
     double factor = 1;
-    if (p.scaling != ByteScaling::kOuter) factor = p.a_scales[(k / 128) * p.a_scale_rows + scale_row_a];
+    if (!outer) factor = p.a_scales[(k / 128) * p.a_scale_rows + scale_row_a];
     if (p.scaling == ByteScaling::kBlockTile)
       factor *= p.b_scales[(std::int64_t{depth ? 0 : group} * n_blocks + column / 128) * k_blocks + k / 128];
     if (p.scaling == ByteScaling::kBlockBlock) factor *= p.b_scales[(k / 128) * p.b_scale_rows + scale_row_b];
@@ -108,7 +122,7 @@ __global__ void compare(const ByteProblem p, std::int64_t rows, const float* old
     magnitude += factor * absolute;
     cut += factor * lost;
   }
-  if (p.scaling == ByteScaling::kOuter) {
+  if (outer) {
     const double factor = static_cast<double>(p.a_scales[row_a * p.a_scale_step]) * p.b_scales[row_b * p.b_scale_step];
     sum *= factor;
     magnitude *= factor;

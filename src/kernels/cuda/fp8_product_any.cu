@@ -49,13 +49,13 @@ __device__ void multiply(const ByteProblem& p, std::int64_t row, int column) {
     for (int i = k; i < min(k + kBlock, end); ++i)
       part = __fmaf_rn(decode_fp8(p.a[row_a * p.a_pitch + i], p.a_is_e5m2), decode_fp8(p.b[row_b * p.b_pitch + i], p.b_is_e5m2), part);
     float factor = 1.0f;
-    if (p.scaling != ByteScaling::kOuter) factor = p.a_scales[(k / kBlock) * p.a_scale_rows + scale_row_a];
+    if (!is_outer(p.scaling)) factor = p.a_scales[(k / kBlock) * p.a_scale_rows + scale_row_a];
     if (p.scaling == ByteScaling::kBlockTile)
       factor *= p.b_scales[(std::int64_t{depth ? 0 : group.group} * n_blocks + column / kBlock) * k_blocks + k / kBlock];
     if (p.scaling == ByteScaling::kBlockBlock) factor *= p.b_scales[(k / kBlock) * p.b_scale_rows + scale_row_b];
     sum = __fmaf_rn(part, factor, sum);
   }
-  if (p.scaling == ByteScaling::kOuter) sum *= p.a_scales[row_a * p.a_scale_step] * p.b_scales[row_b * p.b_scale_step];
+  if (is_outer(p.scaling)) sum *= p.a_scales[row_a * p.a_scale_step] * p.b_scales[row_b * p.b_scale_step];
   const std::int64_t at = row * p.d_pitch + column;
   store_converted(p.epilogue, p.d, finish_value(p.epilogue, p.d, sum, column, at, row * p.n + column), at);
 }

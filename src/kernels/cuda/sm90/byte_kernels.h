@@ -1,10 +1,11 @@
 #pragma once
-/// The listed instantiations of the Hopper fp8 product.
+/// The listed instantiations of the Hopper main loop.
 
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
 #include "kernels/cuda/byte_product.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/sm90/byte_product.cuh"
 
 namespace narrow::cuda::sm90 {
@@ -18,15 +19,19 @@ struct ByteInstance {
   BytePair pair;
   ByteKernel kernel;
   int shared_bytes, threads;
-  int consumer_sums;  ///< fp32 sums of a thread block
 };
 
 template <class T>
 constexpr ByteInstance instance(int config) {
-  return {config, T::kScaling, T::kPair, byte_product<T>, T::kShared, T::kThreads, T::kTileM * T::kTileN};
+  return {config, T::kScaling, T::kPair, byte_product<T>, T::kShared, T::kThreads};
 }
 
 std::span<const ByteInstance> fp8_tile_scaled();  ///< 1x128 x 128x128, e4m3
 std::span<const ByteInstance> fp8_other();        ///< the other scalings and pairs of formats
+std::span<const ByteInstance> int8_instances();
+
+/// The kernel of at most 16 rows of A. B's k is padded by zeros to a multiple of 16, as its pitch says.
+bool takes_few_rows(const ByteProblem& problem);
+int launch_few_rows(const ByteProblem& problem, Stream stream);
 
 }  // namespace narrow::cuda::sm90

@@ -1,4 +1,4 @@
-/// Which configuration an fp8 product runs in: an estimate of each, the lowest wins.
+/// Which configuration a product runs in: an estimate of each, the lowest wins.
 ///
 ///   cycles = rounds * (k blocks of a part * cycles of a block + epilogue),   rounds = ceil(tiles * parts / workers)
 ///   cycles of a block = max(products / peak * slowdown of the configuration, bytes of the block / 44)
@@ -24,10 +24,17 @@ constexpr std::array kConfigs = {
     ByteConfig{"64x256", 64, 256, 1, 1, 2.7},
     ByteConfig{"swapped_128x16", 128, 16, 1, 1, 2.0, true},
     ByteConfig{"swapped_128x32", 128, 32, 1, 1, 2.0, true},
+    ByteConfig{"128x256_cluster_2x1", 128, 256, 2, 1, 1.25},
+    ByteConfig{"128x256_cluster_2x1_col32", 128, 256, 2, 1, 1.25, false, true},
+    ByteConfig{"128x192_registers_cluster_2x1", 128, 192, 2, 1, 1.37},
+    ByteConfig{"few_rows", 16, 16, 1, 1, 1.0, false, false, true},
+    ByteConfig{"128x64", 128, 64, 1, 1, 2.0},
+    ByteConfig{"64x64", 64, 64, 1, 1, 3.0},
 };
 
 constexpr int kTileK = 128, kMostParts = 3;
 constexpr double kProductsPerCycle = 4096.0, kBytesPerCycle = 44.0, kCyclesPerMicrosecond = 1700.0;
+constexpr double kFewRowsStart = 3.0, kFewRowsBytes = 4.0e6;  // microseconds, bytes per microsecond
 constexpr double kEpilogueCycles = 2036.0, kEpilogueCyclesPerElement = 0.02, kPartCycles = 5250.0, kPartCyclesEach = 410.0;
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
@@ -59,6 +66,7 @@ BytePlan make_byte_plan(const ByteProblem& problem, int config, int parts, int m
 
 double estimate_byte_plan(const ByteProblem& problem, const BytePlan& plan) {
   const ByteConfig& c = kConfigs[static_cast<std::size_t>(plan.config)];
+  if (c.few_rows) return kFewRowsStart + static_cast<double>(problem.n) * problem.k / kFewRowsBytes;
   const double groups_along_k = problem.grouping == ByteGrouping::kDepth ? problem.groups : 1;
   const double blocks = ceil_div(ceil_div(problem.k, kTileK), plan.parts) / groups_along_k;
   const double products = static_cast<double>(c.tile_m) * c.tile_n * kTileK, bytes = static_cast<double>(c.tile_m + c.tile_n) * kTileK;
