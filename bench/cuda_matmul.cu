@@ -1,4 +1,4 @@
-/// fp8 and int8 products on the GPU, beside cuBLASLt in the same run, in turns, so that both meet the same clocks.
+/// fp8 and int8 products on the GPU, beside cuBLASLt in the same run.
 ///   bench_cuda_matmul [--json FILE] [--only TEXT] [--kernels TEXT]
 /// --only: rows of the table that contain the text; --kernels: every configuration whose name contains the text, too.
 /// Inputs are random and rotate beyond the second-level cache; calls are captured into a graph and its replays timed with events; medians.
@@ -123,6 +123,7 @@ class Timed {
   Timed(const Timed&) = delete;
   Timed& operator=(const Timed&) = delete;
 
+  int calls() const { return calls_; }
   /// Microseconds of one call in one replay.
   double sample() {
     require(cudaEventRecord(start_, stream_), "cudaEventRecord");
@@ -154,11 +155,19 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Samples of several graphs in turns; their medians.
-std::vector<double> in_turns(const std::vector<Timed*>& timed, int rounds) {
+/// Medians of several graphs, each in the clocks that it makes for itself: in turns of 16 ms, of which the first half only warms up. (In
+/// turns of one replay each would run in the clocks that the power of the others leaves it.)
+std::vector<double> in_turns(const std::vector<Timed*>& timed) {
+  constexpr int kTurns = 3;
+  constexpr double kWarm = 8000.0, kTurn = 16000.0;
   std::vector<std::vector<double>> samples(timed.size());
-  for (int i = 0; i < rounds; ++i)
-    for (std::size_t j = 0; j < timed.size(); ++j) samples[j].push_back(timed[j]->sample());
+  for (int i = 0; i < kTurns; ++i)
+    for (std::size_t j = 0; j < timed.size(); ++j)
+      for (double spent = 0.0; spent < kTurn;) {
+        const double us = timed[j]->sample();
+        spent += us * timed[j]->calls();
+        if (spent > kWarm) samples[j].push_back(us);
+      }
   std::vector<double> medians;
   for (const auto& s : samples) medians.push_back(median(s));
   return medians;
@@ -237,7 +246,7 @@ class Bench {
     }
     std::vector<Timed*> all{&ours};
     if (theirs) all.push_back(theirs.get());
-    const std::vector<double> us = in_turns(all, 9);
+    const std::vector<double> us = in_turns(all);
     if (!kernels_.empty())
       for (const MatmulChoice& choice : cuda::explain_matmul(x[0], w[0], y[0], options)) {
         if (!choice.accepted || choice.name.find(kernels_) == std::string::npos || choice.isa == "any") continue;
@@ -245,7 +254,8 @@ class Bench {
         forced.kernel = choice.name;
         Timed timed(
             stream_, [&](std::size_t i) { cuda::matmul(x[i], w[i], y[i], stream_, forced); }, sets);
-        std::printf("    %-50s %8.2f us %6.0f\n", choice.name.c_str(), in_turns({&timed}, 5)[0], flops / in_turns({&timed}, 5)[0] * 1e-6);
+        const double alone = in_turns({&timed})[0];
+        std::printf("    %-50s %8.2f us %6.0f\n", choice.name.c_str(), alone, flops / alone * 1e-6);
       }
     if (theirs) peer = flops / us[1] * 1e-6;
     add(name, shape, us[0], flops, peer, table ? s.table_cublas : 0, table ? s.table_deepgemm : 0, row);
@@ -278,7 +288,7 @@ class Bench {
     std::string row = "?";
     for (const MatmulChoice& choice : cuda::explain_matmul(x[0], w[0], y, options))
       if (choice.chosen) row = choice.name;
-    add(name, shape, in_turns({&ours}, 9)[0], flops, 0, 0, g.table_deepgemm, row);
+    add(name, shape, in_turns({&ours})[0], flops, 0, 0, g.table_deepgemm, row);
   }
 
   void few_rows(std::int64_t m, std::int64_t n, std::int64_t k, double read) {
@@ -291,7 +301,7 @@ class Bench {
     const Tensor y = Tensor::empty(DType::kBf16, {m, n}, kDevice);
     Timed ours(
         stream_, [&](std::size_t i) { cuda::matmul(x, w[i], y, stream_); }, sets);
-    const double us = in_turns({&ours}, 9)[0], terabytes = static_cast<double>(n * k) / us * 1e-6;
+    const double us = in_turns({&ours})[0], terabytes = static_cast<double>(n * k) / us * 1e-6;
     if (!kernels_.empty())
       for (const MatmulChoice& choice : cuda::explain_matmul(x, w[0], y)) {
         if (!choice.accepted || choice.name.find(kernels_) == std::string::npos || choice.isa == "any") continue;
@@ -299,7 +309,7 @@ class Bench {
         forced.kernel = choice.name;
         Timed timed(
             stream_, [&](std::size_t i) { cuda::matmul(x, w[i], y, stream_, forced); }, sets);
-        std::printf("    %-50s %8.2f us\n", choice.name.c_str(), in_turns({&timed}, 5)[0]);
+        std::printf("    %-50s %8.2f us\n", choice.name.c_str(), in_turns({&timed})[0]);
       }
     std::printf("%-24s %-18s %8.2f us %6.2f TB/s of weights, %3.0f%% of a read\n", "fp8 few rows", shape.c_str(), us, terabytes,
                 100 * terabytes / read);
@@ -317,7 +327,7 @@ class Bench {
           read_words<<<132 * 16, 512, 0, stream_>>>(reinterpret_cast<const uint4*>(data.data()), kBytes / 16, out.as<unsigned>());
         },
         1);
-    const double terabytes = static_cast<double>(kBytes) / in_turns({&read}, 5)[0] * 1e-6;
+    const double terabytes = static_cast<double>(kBytes) / in_turns({&read})[0] * 1e-6;
     std::printf("read 4 GiB %.2f TB/s\n", terabytes);
     read_ = terabytes;
     return terabytes;
@@ -355,7 +365,7 @@ class Bench {
     const bench::CublasLt::Product product = lt_.product(size, size, size, bench::CublasLt::Kind::kBf16, nullptr, nullptr);
     Timed theirs(
         stream_, [&](std::size_t i) { lt_.run(product, 0, x[i].data(), wide[i].data(), y[i].data(), stream_); }, kSets);
-    const std::vector<double> us = in_turns({&ours, &theirs}, 9);
+    const std::vector<double> us = in_turns({&ours, &theirs});
     std::printf("RMSNorm + quantize + product %ld^3: %.1f us, cuBLASLt bf16 product alone %.1f us: %.2f times as fast\n",
                 static_cast<long>(size), us[0], us[1], us[1] / us[0]);
     lines_.push_back("  {\"product\": \"rms_norm + fp8 block128 x 128x128\", \"shape\": \"" + std::to_string(size) +
@@ -370,6 +380,7 @@ class Bench {
     DType out;
     bool asymmetric_x = false, bias = false;  ///< zero points of x, per token
     Layout layout = Layout::kRow;             ///< of x and y
+    bool per_tensor = false;                  ///< one scale each instead of one per token and per channel
   };
 
   cuda::Int8Matrix random_int8(const char* scheme, std::int64_t rows, std::int64_t k, std::uint64_t seed, Layout layout = Layout::kRow) {
@@ -393,8 +404,8 @@ class Bench {
     std::vector<cuda::Int8Matrix> x, w;
     std::vector<Tensor> y;
     for (std::size_t i = 0; i < sets; ++i) {
-      x.push_back(random_int8(c.asymmetric_x ? "int8:row:asym" : "int8:row", m, k, 4 * i, c.layout));
-      w.push_back(random_int8("int8:row", n, k, 4 * i + 2));
+      x.push_back(random_int8(c.per_tensor ? "int8:tensor" : (c.asymmetric_x ? "int8:row:asym" : "int8:row"), m, k, 4 * i, c.layout));
+      w.push_back(random_int8(c.per_tensor ? "int8:tensor" : "int8:row", n, k, 4 * i + 2));
       y.push_back(Tensor::empty(c.out, c.layout == Layout::kRow ? Shape{m, n} : Shape{layout_size(c.layout, m, n)}, kDevice));
     }
     cuda::Int8MatmulOptions options;
@@ -426,7 +437,7 @@ class Bench {
     }
     std::vector<Timed*> all{&ours};
     if (theirs) all.push_back(theirs.get());
-    const std::vector<double> us = in_turns(all, 9);
+    const std::vector<double> us = in_turns(all);
     if (!kernels_.empty())
       for (const MatmulChoice& choice : cuda::explain_matmul(x[0], w[0], y[0], options)) {
         if (!choice.accepted || choice.name.find(kernels_) == std::string::npos || choice.isa == "any") continue;
@@ -434,7 +445,8 @@ class Bench {
         forced.kernel = choice.name;
         Timed timed(
             stream_, [&](std::size_t i) { cuda::matmul(x[i], w[i], y[i], stream_, forced); }, sets);
-        std::printf("    %-50s %8.2f us %6.0f\n", choice.name.c_str(), in_turns({&timed}, 5)[0], flops / in_turns({&timed}, 5)[0] * 1e-6);
+        const double alone = in_turns({&timed})[0];
+        std::printf("    %-50s %8.2f us %6.0f\n", choice.name.c_str(), alone, flops / alone * 1e-6);
       }
     const double rate = flops / us[0] * 1e-6, peer = theirs ? flops / us[1] * 1e-6 : 0.0,
                  terabytes = static_cast<double>(n * k) / us[0] * 1e-6;
@@ -481,7 +493,7 @@ class Bench {
           lt_.run(product, 0, normed[i].data(), wide[i].data(), y[i].data(), stream_);
         },
         kSets);
-    const std::vector<double> us = in_turns({&ours, &theirs}, 9);
+    const std::vector<double> us = in_turns({&ours, &theirs});
     std::printf("int8 linear (RMSNorm + quantize + product) %ld^3: %.1f us, RMSNorm + cuBLASLt bf16 %.1f us: %.2f times as fast\n",
                 static_cast<long>(size), us[0], us[1], us[1] / us[0]);
     lines_.push_back("  {\"product\": \"int8 linear\", \"shape\": \"" + std::to_string(size) + "^3\", \"us\": " + std::to_string(us[0]) +
@@ -563,11 +575,13 @@ int main(int argc, char** argv) {
     const std::int64_t n = size == 2048 ? 1920 : size;  // 2048 x 1920 x 1920, and cubes
     bench.int8(size, n, n, {"-> bf16, row x row", DType::kBf16});
     bench.int8(size, n, n, {"-> f16, row x row", DType::kF16});
+    bench.int8(size, n, n, {"-> f16, tensor x tensor", DType::kF16, false, false, Layout::kRow, true});
     bench.int8(size, n, n, {"-> bf16, zeros, bias", DType::kBf16, true, true});
     bench.int8(size, n, n, {"-> i8", DType::kI8});
     bench.int8(size, n, n, {"-> i32", DType::kI32});
     bench.int8(size, n, n, {"-> i8, col32", DType::kI8, false, false, Layout::kCol32});
     bench.int8(size, n, n, {"-> i32, col32", DType::kI32, false, false, Layout::kCol32});
+    bench.int8(size, n, n, {"-> f16, col32", DType::kF16, false, false, Layout::kCol32});
   }
   for (const std::int64_t m : {1, 16, 32, 64})
     for (const std::int64_t n : {4096, 8192}) bench.int8(m, n, n, {"few rows -> bf16", DType::kBf16});

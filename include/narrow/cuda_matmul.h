@@ -114,7 +114,8 @@ void linear(const FusedInput& input, const FusedOutput& x, const Int8Matrix& w, 
 std::vector<std::string> int8_matmul_kernel_names();
 /// The rows for one product, whether they take it, and what was estimated of them.
 std::vector<MatmulChoice> explain_matmul(const Int8Matrix& x, const Int8Matrix& w, const Tensor& y, const Int8MatmulOptions& options = {});
-/// The same for x [m, k] times w [n, k] on a Hopper; needs no device. Empty in a build without CUDA.
-std::vector<MatmulChoice> explain_int8_matmul(std::int64_t m, std::int64_t n, std::int64_t k, int multiprocessors = 132);
+/// The same for x [m, k] times a weight [n, k] of a scheme on a Hopper; needs no device. Empty in a build without CUDA, and for schemes that
+/// these products do not take.
+std::vector<MatmulChoice> explain_int8_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, int multiprocessors = 132);
 
 }  // namespace narrow::cuda

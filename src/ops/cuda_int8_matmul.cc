@@ -179,9 +179,9 @@ std::vector<MatmulChoice> explain_matmul(const Int8Matrix& x, const Int8Matrix& 
   return choices_for(problem, device, device.has_mma);
 }
 
-std::vector<MatmulChoice> explain_int8_matmul(std::int64_t m, std::int64_t n, std::int64_t k, int multiprocessors) {
+std::vector<MatmulChoice> explain_int8_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, int multiprocessors) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
-  if (byte_configs().empty() || std::max({m, n, k}) > kMost || multiprocessors < 1) return {};
+  if (byte_configs().empty() || !is_int8(weight) || std::max({m, n, k}) > kMost || multiprocessors < 1) return {};
   ByteProblem problem;
   problem.is_int8 = true;
   problem.m = static_cast<int>(m);

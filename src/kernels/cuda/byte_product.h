@@ -84,15 +84,23 @@ constexpr ByteOuter outer_of(const ByteProblem& p) {
 
 constexpr std::int64_t round_up_to_4(std::int64_t rows) { return (rows + 3) / 4 * 4; }
 
-/// A way to run a product: the tile of a thread block, how many of them share operands.
+/// What a configuration is for.
+enum class TileUse : std::uint8_t {
+  kAny,
+  kCol32,    ///< A in stripes of 32 columns
+  kSwapped,  ///< few rows of A: tile_m counts rows of B and tile_n rows of A
+  kFewRows,  ///< not the main loop, but the kernel of at most 16 rows
+};
+
+/// A way to run a product: the tile of a thread block, how many of them share operands, and the model's constants (sm90/byte_plan.cc).
 struct ByteConfig {
   const char* name;
   int tile_m, tile_n;
   int cluster_m, cluster_n;
-  double slowdown;          ///< of the model in sm90/byte_plan.cc
-  bool swapped = false;     ///< tile_m counts rows of B and tile_n rows of A: for few rows of A
-  bool a_is_col32 = false;  ///< A lies in stripes of 32 columns
-  bool few_rows = false;    ///< not the main loop, but the kernel of at most 16 rows
+  double block_cycles, direct_block_cycles, end_cycles;
+  TileUse use = TileUse::kAny;
+
+  constexpr bool swapped() const { return use == TileUse::kSwapped; }
 };
 
 /// The listed configurations, and how one launch would be laid out.

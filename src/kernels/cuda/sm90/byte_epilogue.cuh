@@ -168,26 +168,29 @@ __device__ inline void stage_32_bit(const float (&v)[kSums], std::byte* staging)
     store_shared(place_in_box(staging, lane / 4 + i % 2 * 8, i / 2 * 32 + lane % 4 * 8), v[i * 2], v[i * 2 + 1]);
 }
 
-/// The same of one byte. Quotients beyond 2^80 need no division: out_scale is at most 2^40.
+/// The same of one byte: the codes of v / out_scale, which is between 2^-40 and 2^40.
 template <int kSums>
-__device__ inline void stage_8_bit(const ByteOutput& out, const float (&v)[kSums], std::byte* staging) {
+__device__ inline void stage_8_bit(const ByteOutput& out, float (&v)[kSums], std::byte* staging) {
   const int lane = thread_here() % 32;
   const Divisor divisor = make_divisor(out.epilogue.out_scale);
+  float largest = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) asm("max.NaN.f32 %0, %0, %1;" : "+f"(largest) : "f"(fabsf(v[i])));
+  if (!(largest <= 0x1p80f)) {  // beyond the division's range: the codes are the ends' all the same; of NaN int8 has 0
+    const bool has_nan = out.epilogue.out != DType::kI8;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) v[i] = v[i] != v[i] ? (has_nan ? v[i] : 0.0f) : fminf(fmaxf(v[i], -0x1p80f), 0x1p80f);
+  }
 #pragma unroll
   for (int i = 0; i < kSums / 2; ++i) {
-    float q[2];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const float x = v[i * 2 + j];
-      q[j] = fabsf(x) > 0x1p80f ? x : divide<DType::kF32>(x, divisor);
-    }
+    const float2 q = {divide<DType::kF32>(v[2 * i], divisor), divide<DType::kF32>(v[2 * i + 1], divisor)};
     std::uint32_t codes;
-    if (out.epilogue.out == DType::kI8) {
-      const int low = max(__float2int_rn(q[0]), -127), high = max(__float2int_rn(q[1]), -127);
-      asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, 0;" : "=r"(codes) : "r"(high), "r"(low));
+    if (out.epilogue.out == DType::kI8) {  // adding 1.5 * 2^23 rounds to an integer in the low bits
+      const float low = __fadd_rn(fminf(fmaxf(q.x, -127.0f), 127.0f), 12582912.0f);
+      const float high = __fadd_rn(fminf(fmaxf(q.y, -127.0f), 127.0f), 12582912.0f);
+      codes = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x0040);
     } else {
-      const float2 two = {q[0], q[1]};
-      codes = __nv_cvt_float2_to_fp8x2(two, __NV_SATFINITE, out.epilogue.out == DType::kF8E4m3 ? __NV_E4M3 : __NV_E5M2);
+      codes = __nv_cvt_float2_to_fp8x2(q, __NV_SATFINITE, out.epilogue.out == DType::kF8E4m3 ? __NV_E4M3 : __NV_E5M2);
     }
     store_shared(place_in_box(staging, lane / 4 + i % 2 * 8, i / 2 * 8 + lane % 4 * 2), static_cast<std::uint16_t>(codes));
   }

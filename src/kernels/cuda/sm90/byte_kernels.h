@@ -4,6 +4,8 @@
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
+#include <string_view>
+
 #include "kernels/cuda/byte_product.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/sm90/byte_product.cuh"
@@ -14,7 +16,7 @@ using ByteKernel = void (*)(ByteParams, CUtensorMap, CUtensorMap, CUtensorMap, C
 
 /// One compiled kernel.
 struct ByteInstance {
-  int config;  ///< its number in byte_configs()
+  std::string_view config;  ///< its name in byte_configs()
   ByteScaling scaling;
   BytePair pair;
   ByteKernel kernel;
@@ -22,7 +24,7 @@ struct ByteInstance {
 };
 
 template <class T>
-constexpr ByteInstance instance(int config) {
+constexpr ByteInstance instance(std::string_view config) {
   return {config, T::kScaling, T::kPair, byte_product<T>, T::kShared, T::kThreads};
 }
 

@@ -22,10 +22,11 @@ BytePair pair_of(const ByteProblem& problem) {
 }
 
 const ByteInstance* find_instance(const ByteProblem& problem, int config) {
+  const std::string_view name = byte_configs()[static_cast<std::size_t>(config)].name;
   const auto find = [&](ByteScaling scaling) -> const ByteInstance* {
     for (const auto& list : {fp8_tile_scaled(), fp8_other(), int8_instances()})
       for (const ByteInstance& instance : list)
-        if (instance.config == config && instance.scaling == scaling && instance.pair == pair_of(problem)) return &instance;
+        if (instance.config == name && instance.scaling == scaling && instance.pair == pair_of(problem)) return &instance;
     return nullptr;
   };
   const ByteInstance* found = find(problem.scaling);
@@ -83,9 +84,9 @@ std::int64_t rows_of_b(const ByteProblem& p) {
 
 bool has_byte_config(const ByteProblem& problem, int config) {
   const ByteConfig& c = byte_configs()[static_cast<std::size_t>(config)];
-  if (c.few_rows) return takes_few_rows(problem);
-  return find_instance(problem, config) != nullptr && (!c.swapped || problem.grouping == ByteGrouping::kNone) &&
-         c.a_is_col32 == problem.a_is_col32 && !(c.swapped && problem.d_is_col32);
+  if (c.use == TileUse::kFewRows) return takes_few_rows(problem);
+  return find_instance(problem, config) != nullptr && (!c.swapped() || problem.grouping == ByteGrouping::kNone) &&
+         (c.use == TileUse::kCol32) == problem.a_is_col32 && !(c.swapped() && problem.d_is_col32);
 }
 
 ByteDevice byte_device() {
@@ -95,12 +96,12 @@ ByteDevice byte_device() {
 
 int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream stream) {
   const ByteConfig& c = byte_configs()[static_cast<std::size_t>(plan.config)];
-  if (c.few_rows) return launch_few_rows(problem, stream);
+  if (c.use == TileUse::kFewRows) return launch_few_rows(problem, stream);
   const ByteInstance* instance = find_instance(problem, plan.config);
   if (instance == nullptr || encoder() == nullptr) return cudaErrorNotSupported;
   const int k_blocks = ceil_div(problem.k, kTileK), cluster = c.cluster_m * c.cluster_n;
   CUtensorMap a{}, b{}, sa{}, sb{}, sa4{}, d{};  // of the left and the right operand, their scales, four scales of the left, the output
-  const int rows_a = c.swapped ? c.tile_n : c.tile_m / c.cluster_n, rows_b = c.swapped ? c.tile_m : c.tile_n / c.cluster_m;
+  const int rows_a = c.swapped() ? c.tile_n : c.tile_m / c.cluster_n, rows_b = c.swapped() ? c.tile_m : c.tile_n / c.cluster_m;
   const auto codes = [&](const void* data, std::int64_t rows, std::int64_t pitch, int box_rows) {
     return MapOf{data, 1, problem.k, rows, pitch, kTileK, box_rows};
   };
@@ -114,14 +115,16 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
     map_a.stripes = ceil_div(problem.k, 32);
     map_a.box_stripes = kTileK / 32;
   }
-  bool encoded =
-      encode_map(c.swapped ? b : a, map_a) && encode_map(c.swapped ? a : b, codes(problem.b, rows_of_b(problem), problem.b_pitch, rows_b));
+  bool encoded = encode_map(c.swapped() ? b : a, map_a) &&
+                 encode_map(c.swapped() ? a : b, codes(problem.b, rows_of_b(problem), problem.b_pitch, rows_b));
   if (!is_outer(problem.scaling))
-    encoded = encoded && encode_map(c.swapped ? sb : sa, scales(problem.a_scales, problem.a_scale_rows, c.swapped ? c.tile_n : c.tile_m));
+    encoded =
+        encoded && encode_map(c.swapped() ? sb : sa, scales(problem.a_scales, problem.a_scale_rows, c.swapped() ? c.tile_n : c.tile_m));
   if (!is_outer(problem.scaling) && problem.grouping == ByteGrouping::kRowOffsets)
     encoded = encoded && encode_map(sa4, scales(problem.a_scales, problem.a_scale_rows, 4));
   if (problem.scaling == ByteScaling::kBlockBlock)
-    encoded = encoded && encode_map(c.swapped ? sa : sb, scales(problem.b_scales, problem.b_scale_rows, c.swapped ? c.tile_m : c.tile_n));
+    encoded =
+        encoded && encode_map(c.swapped() ? sa : sb, scales(problem.b_scales, problem.b_scale_rows, c.swapped() ? c.tile_m : c.tile_n));
   const ByteEpilogue& e = problem.epilogue;
   const int element_bytes = e.out == DType::kF32 || e.out == DType::kI32 ? 4 : (e.out == DType::kF16 || e.out == DType::kBf16 ? 2 : 1);
   const bool aligned = reinterpret_cast<std::uintptr_t>(problem.d) % 16 == 0 &&
@@ -132,7 +135,8 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   const bool boxed = aligned && simple && bytes_fit;
   if (boxed && !problem.d_is_col32) {
     const int box_columns = 128 / element_bytes;
-    encoded = encoded && encode_map(d, {problem.d, element_bytes, problem.n, rows_of_d(problem), problem.d_pitch * element_bytes, box_columns, 16});
+    encoded = encoded &&
+              encode_map(d, {problem.d, element_bytes, problem.n, rows_of_d(problem), problem.d_pitch * element_bytes, box_columns, 16});
   }
   if (!encoded) return cudaErrorInvalidValue;
 
@@ -140,7 +144,7 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   if (known && plan.tiles == 0) return cudaSuccess;
   const int workers = known ? std::min(plan.workers, plan.tiles * plan.parts) : plan.workers;
   ByteParams params{};
-  const int left = c.swapped ? problem.n : problem.m, right = c.swapped ? problem.m : problem.n;
+  const int left = c.swapped() ? problem.n : problem.m, right = c.swapped() ? problem.m : problem.n;
   params.schedule = {.tiles_m = ceil_div(left, c.tile_m * c.cluster_m),
                      .tiles_n = ceil_div(right, c.tile_n * c.cluster_n),
                      .k_blocks = k_blocks,
@@ -154,7 +158,7 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
                      .grouping = problem.grouping,
                      .offsets = problem.offsets};
   ByteOuter outer = outer_of(problem);
-  if (c.swapped)
+  if (c.swapped())
     outer = {outer.b_scales, outer.a_scales, outer.b_step, outer.a_step, outer.b_zeros, outer.a_zeros, outer.b_sums, outer.a_sums, outer.k};
   params.out = {.epilogue = e,
                 .outer = outer,

@@ -8,20 +8,21 @@ std::span<const ByteInstance> fp8_other() {
   using enum ByteScaling;
   using enum BytePair;
   static const ByteInstance instances[] = {
-      instance<ByteTile<256, 128, 3, Share::kA, kOuter>>(0),
-      instance<ByteTile<128, 256, 3, Share::kB, kOuterFast>>(9),
-      instance<ByteTile<128, 128, 5, Share::kNothing, kOuter>>(3),
-      instance<ByteTile<64, 128, 8, Share::kNothing, kOuter>>(5),
-      instance<ByteTile<128, 16, 10, Share::kNothing, kOuter, kE4m3E4m3, TileForm::kSwapped>>(7),
-      instance<ByteTile<128, 128, 5, Share::kB, kBlockBlock>>(2),
-      instance<ByteTile<128, 128, 5, Share::kNothing, kBlockBlock>>(3),
-      instance<ByteTile<64, 128, 8, Share::kNothing, kBlockBlock>>(5),
-      instance<ByteTile<128, 128, 5, Share::kNothing, kOuter, kE4m3E5m2>>(3),
-      instance<ByteTile<128, 128, 5, Share::kNothing, kOuter, kE5m2E4m3>>(3),
-      instance<ByteTile<128, 128, 5, Share::kNothing, kBlockTile, kE4m3E5m2>>(3),
-      instance<ByteTile<128, 128, 5, Share::kNothing, kBlockTile, kE5m2E4m3>>(3),
-      instance<ByteTile<128, 128, 5, Share::kNothing, kBlockBlock, kE4m3E5m2>>(3),
-      instance<ByteTile<128, 128, 5, Share::kNothing, kBlockBlock, kE5m2E4m3>>(3),
+      instance<ByteTile<256, 128, 3, Share::kA, kOuter>>("256x128_cluster_1x2"),
+      instance<ByteTile<128, 256, 3, Share::kB, kOuterFast>>("128x256_cluster_2x1"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kOuter>>("128x128"),
+      instance<ByteTile<128, 64, 8, Share::kNothing, kOuter>>("128x64"),
+      instance<ByteTile<64, 64, 12, Share::kNothing, kOuter>>("64x64"),
+      instance<ByteTile<128, 16, 10, Share::kNothing, kOuter, kE4m3E4m3, TileForm::kSwapped>>("swapped_128x16"),
+      instance<ByteTile<128, 128, 5, Share::kB, kBlockBlock>>("128x128_cluster_2x1"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kBlockBlock>>("128x128"),
+      instance<ByteTile<64, 64, 12, Share::kNothing, kBlockBlock>>("64x64"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kOuter, kE4m3E5m2>>("128x128"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kOuter, kE5m2E4m3>>("128x128"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kBlockTile, kE4m3E5m2>>("128x128"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kBlockTile, kE5m2E4m3>>("128x128"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kBlockBlock, kE4m3E5m2>>("128x128"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kBlockBlock, kE5m2E4m3>>("128x128"),
   };
   return instances;
 }

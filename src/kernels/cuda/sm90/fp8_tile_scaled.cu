@@ -5,20 +5,19 @@
 namespace narrow::cuda::sm90 {
 
 std::span<const ByteInstance> fp8_tile_scaled() {
+  using enum ByteScaling;
+  using enum BytePair;
+  using enum TileForm;
   static const ByteInstance instances[] = {
-      instance<ByteTile<256, 128, 3, Share::kA>>(0),
-      instance<ByteTile<128, 192, 4, Share::kB>>(1),
-      instance<ByteTile<128, 128, 5, Share::kB>>(2),
-      instance<ByteTile<128, 128, 5, Share::kNothing>>(3),
-      instance<ByteTile<128, 192, 4, Share::kNothing>>(4),
-      instance<ByteTile<64, 128, 8, Share::kNothing>>(5),
-      instance<ByteTile<64, 256, 4, Share::kNothing>>(6),
-      instance<ByteTile<128, 16, 10, Share::kNothing, ByteScaling::kBlockTile, BytePair::kE4m3E4m3, TileForm::kSwapped>>(7),
-      instance<ByteTile<128, 32, 9, Share::kNothing, ByteScaling::kBlockTile, BytePair::kE4m3E4m3, TileForm::kSwapped>>(8),
-      instance<ByteTile<128, 256, 3, Share::kB, ByteScaling::kBlockTile, BytePair::kE4m3E4m3, TileForm::kRegisters>>(9),
-      instance<ByteTile<128, 192, 4, Share::kB, ByteScaling::kBlockTile, BytePair::kE4m3E4m3, TileForm::kRegisters>>(11),
-      instance<ByteTile<128, 64, 8, Share::kNothing>>(13),
-      instance<ByteTile<64, 64, 12, Share::kNothing>>(14),
+      instance<ByteTile<128, 256, 3, Share::kB, kBlockTile, kE4m3E4m3, kRegisters>>("128x256_cluster_2x1"),
+      instance<ByteTile<128, 192, 4, Share::kB, kBlockTile, kE4m3E4m3, kRegisters>>("128x192_cluster_2x1"),
+      instance<ByteTile<128, 192, 4, Share::kNothing, kBlockTile, kE4m3E4m3, kRegisters>>("128x192"),
+      instance<ByteTile<128, 128, 5, Share::kNothing>>("128x128"),
+      instance<ByteTile<128, 64, 8, Share::kNothing>>("128x64"),
+      instance<ByteTile<64, 256, 4, Share::kNothing>>("64x256"),
+      instance<ByteTile<64, 64, 12, Share::kNothing>>("64x64"),
+      instance<ByteTile<128, 16, 10, Share::kNothing, kBlockTile, kE4m3E4m3, kSwapped>>("swapped_128x16"),
+      instance<ByteTile<128, 32, 9, Share::kNothing, kBlockTile, kE4m3E4m3, kSwapped>>("swapped_128x32"),
   };
   return instances;
 }

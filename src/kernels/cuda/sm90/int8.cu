@@ -8,11 +8,11 @@ std::span<const ByteInstance> int8_instances() {
   using enum ByteScaling;
   using enum BytePair;
   static const ByteInstance instances[] = {
-      instance<ByteTile<128, 256, 3, Share::kB, kOuter, kS8S8>>(9),
-      instance<ByteTile<128, 256, 3, Share::kB, kOuter, kS8S8, TileForm::kCol32>>(10),
-      instance<ByteTile<128, 128, 5, Share::kNothing, kOuter, kS8S8>>(3),
-      instance<ByteTile<64, 128, 8, Share::kNothing, kOuter, kS8S8>>(5),
-      instance<ByteTile<128, 16, 10, Share::kNothing, kOuter, kS8S8, TileForm::kSwapped>>(7),
+      instance<ByteTile<128, 256, 3, Share::kB, kOuter, kS8S8>>("128x256_cluster_2x1"),
+      instance<ByteTile<128, 256, 3, Share::kB, kOuter, kS8S8, TileForm::kCol32>>("128x256_cluster_2x1_col32"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kOuter, kS8S8>>("128x128"),
+      instance<ByteTile<128, 64, 8, Share::kNothing, kOuter, kS8S8>>("128x64"),
+      instance<ByteTile<64, 64, 12, Share::kNothing, kOuter, kS8S8>>("64x64"),
   };
   return instances;
 }
