@@ -158,8 +158,8 @@ double median(std::vector<double> values) {
 /// Medians of several graphs, each in the clocks that it makes for itself: in turns of 16 ms, of which the first half only warms up. (In
 /// turns of one replay each would run in the clocks that the power of the others leaves it.)
 std::vector<double> in_turns(const std::vector<Timed*>& timed) {
-  constexpr int kTurns = 3;
-  constexpr double kWarm = 8000.0, kTurn = 16000.0;
+  constexpr int kTurns = 5;
+  constexpr double kWarm = 2000.0, kTurn = 6000.0;
   std::vector<std::vector<double>> samples(timed.size());
   for (int i = 0; i < kTurns; ++i)
     for (std::size_t j = 0; j < timed.size(); ++j)

@@ -19,11 +19,11 @@ constexpr std::array kConfigs = {
     ByteConfig{"128x256_cluster_2x1", 128, 256, 2, 1, 1221, 1080, 5600},
     ByteConfig{"128x256_cluster_2x1_col32", 128, 256, 2, 1, 1350, 1350, 5600, TileUse::kCol32},
     ByteConfig{"128x192_cluster_2x1", 128, 192, 2, 1, 914, 914, 5400},
-    ByteConfig{"128x192", 128, 192, 1, 1, 1200, 1200, 4140},
+    ByteConfig{"128x192", 128, 192, 1, 1, 1185, 1185, 7000},
     ByteConfig{"128x128_cluster_2x1", 128, 128, 2, 1, 850, 850, 2840},
     ByteConfig{"128x128", 128, 128, 1, 1, 840, 640, 2840},
     ByteConfig{"128x64", 128, 64, 1, 1, 477, 400, 2670},
-    ByteConfig{"64x256", 64, 256, 1, 1, 870, 870, 3000},
+    ByteConfig{"64x256", 64, 256, 1, 1, 1500, 1500, 3000},
     ByteConfig{"64x64", 64, 64, 1, 1, 439, 400, 1660},
     ByteConfig{"swapped_128x16", 128, 16, 1, 1, 760, 760, 1660, TileUse::kSwapped},
     ByteConfig{"swapped_128x32", 128, 32, 1, 1, 780, 780, 1660, TileUse::kSwapped},
@@ -76,11 +76,17 @@ double estimate_byte_plan(const ByteProblem& problem, const BytePlan& plan) {
 }
 
 BytePlan choose_byte_plan(const ByteProblem& problem, int multiprocessors) {
+  const auto takes = [&](int config) {
+    const ByteConfig& c = kConfigs[static_cast<std::size_t>(config)];
+    return has_byte_config(problem, config) && !(c.swapped() && problem.m > c.tile_n);
+  };
+  const auto is_for_few_rows = [](int config) { return kConfigs[static_cast<std::size_t>(config)].tile_n == 16; };
+  bool few = false;  // where a kernel for few rows takes the product, the others do not compete
+  for (int config = 0; config < static_cast<int>(kConfigs.size()); ++config) few = few || (is_for_few_rows(config) && takes(config));
   BytePlan best{-1};
   double lowest = 0.0;
   for (int config = 0; config < static_cast<int>(kConfigs.size()); ++config) {
-    const ByteConfig& c = kConfigs[static_cast<std::size_t>(config)];
-    if (!has_byte_config(problem, config) || (c.swapped() && problem.m > c.tile_n)) continue;
+    if (!takes(config) || is_for_few_rows(config) != few) continue;
     for (int parts = 1; parts <= kMostParts; ++parts) {
       const BytePlan plan = make_byte_plan(problem, config, parts, multiprocessors);
       const double estimate = estimate_byte_plan(problem, plan);
