@@ -64,7 +64,7 @@ struct ByteTile {
   using Terms = TileTerms<kGroupM, kGroupN, kOuter, std::is_same_v<Sum, int>>;
   static constexpr int kTermBytes = kSwapped ? 0 : (static_cast<int>(sizeof(Terms)) + 127) / 128 * 128;  ///< of a warpgroup
   /// Boxes of D that a warp has staged at once: a tile of 16-bit values, whose stores then run under the next tile's products.
-  static constexpr int kBoxes = kSwapped ? 1 : std::max(1, kStrips* kGroupN / 64);
+  static constexpr int kBoxes = kSwapped ? 1 : std::max(1, (kStrips * kGroupN) / 64);
   static constexpr int kShared = 1024 + kStages * (kStageBytes + kScaleBytesA + kScaleBytesB + kTileScaleBytes) +
                                  kConsumers * (4 * kBoxes * kStagingBytes + kTermBytes) +
                                  ((kStages + kNotes) * 2 + kConsumers) * static_cast<int>(sizeof(Barrier)) + kNotes * 64;
