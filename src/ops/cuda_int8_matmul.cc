@@ -84,8 +84,8 @@ std::vector<MatmulChoice> choices_for(const ByteProblem& problem, const ByteDevi
   const bool chosen = std::any_of(choices.begin(), choices.end(), [](const MatmulChoice& c) { return c.chosen; });
   const bool takes = has_mma && !problem.a_is_col32;
   choices.push_back({std::string(kMmaName), "sm_80", takes, takes && !chosen,
-                     has_mma ? (takes ? "about half of Hopper's own rate" : "x lies in col32") : "the device is older than Ampere"});
-  choices.push_back({std::string(kAnyName), "any", true, !takes && !chosen, "dp4a without tensor cores: about fifty times slower"});
+                     has_mma ? (takes ? "for devices without wgmma" : "x lies in col32") : "the device is older than Ampere"});
+  choices.push_back({std::string(kAnyName), "any", true, !takes && !chosen, "dp4a, without tensor cores"});
   return choices;
 }
 

@@ -1,6 +1,6 @@
 /// The int8 product that runs on every device, of rows and of stripes of 32 columns: D = epilogue(A * B^T).
 /// Mapping: one thread per element of D, 16 x 16 of them per thread block; 16 bytes of either side at a time, dp4a.
-/// Bound:   loads; about fifty times slower than the tensor cores. Meaning: reference/matmul.cc, exactly.
+/// Bound:   loads, far from the tensor cores. Meaning: reference/matmul.cc, exactly.
 
 #include <algorithm>
 
