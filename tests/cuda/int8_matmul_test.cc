@@ -198,6 +198,26 @@ TEST_F(Int8MatmulTest, LinearIsTheFusedQuantizationAndTheProduct) {
   }
 }
 
+TEST(Int8MatmulPlan, NeedsNoDevice) {
+  const Scheme weight = Scheme::parse("int8:row");
+  const auto chosen = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
+    std::string name;
+    for (const MatmulChoice& choice : explain_int8_matmul(m, n, k, weight)) {
+      EXPECT_FALSE(choice.reason.empty());
+      if (!choice.chosen) continue;
+      EXPECT_TRUE(choice.accepted);
+      EXPECT_TRUE(name.empty()) << "two rows are chosen";
+      name = choice.name;
+    }
+    return name;
+  };
+  EXPECT_EQ(chosen(1, 8192, 8192), "sm90_matmul_int8_int8_few_rows");
+  EXPECT_EQ(chosen(64, 4096, 4096), "sm90_matmul_int8_int8_64x64");
+  EXPECT_EQ(chosen(2048, 1920, 1920), "sm90_matmul_int8_int8_128x256_cluster_2x1");
+  EXPECT_EQ(chosen(8192, 8192, 8192), "sm90_matmul_int8_int8_128x256_cluster_2x1");
+  EXPECT_TRUE(explain_int8_matmul(8, 64, 64, Scheme::parse("int4:block128")).empty());
+}
+
 TEST_F(Int8MatmulTest, RefusesWhatItCannotDoInOneSentence) {
   const Int8Matrix x = prepare_int8(quantized("int8:row", 8, 64), *stream_), w = prepare_int8(quantized("int8:row", 24, 64), *stream_);
   const Tensor y = Tensor::empty(DType::kBf16, {8, 24}, kDevice);
