@@ -1,6 +1,6 @@
 #pragma once
 /// cuBLASLt as a peer, loaded at run time where it is installed: D[m, n] = X[m, k] * W[n, k]^T, fp8 with one scale per tensor and fast
-/// accumulation, or bf16. Only the handful of C functions and constants that this takes is declared here.
+/// accumulation, bf16, or int8 to int32 or int8. Only the handful of C functions and constants that this takes is declared here.
 
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -35,15 +35,20 @@ class CublasLt {
   /// A product of one shape and its candidates, best guess first. Descriptors live as long as the process.
   struct Product {
     void *desc, *w, *x, *d;
+    bool int32;  ///< factors are int32, else fp32
     std::vector<Algorithm> algorithms;
   };
 
-  Product product(std::int64_t m, std::int64_t n, std::int64_t k, bool fp8, const float* scale_x, const float* scale_w) const {
-    constexpr int kCompute32F = 68, kReal32F = 0, kBf16 = 14, kE4m3 = 28;
+  enum class Kind { kFp8, kBf16, kInt8ToInt32, kInt8ToInt8 };
+
+  Product product(std::int64_t m, std::int64_t n, std::int64_t k, Kind kind, const float* scale_x, const float* scale_w) const {
+    constexpr int kCompute32F = 68, kCompute32I = 72, kReal32F = 0, kReal32I = 10, kReal8I = 3, kBf16 = 14, kE4m3 = 28;
     constexpr int kTransA = 3, kTransB = 4, kScaleA = 17, kScaleB = 18, kFastAccumulation = 25, kMaxWorkspace = 1;
+    const bool fp8 = kind == Kind::kFp8, int32 = kind == Kind::kInt8ToInt32, integer = int32 || kind == Kind::kInt8ToInt8;
     Product p{};
-    require(desc_create_(&p.desc, kCompute32F, kReal32F));
-    const int transposed = 1, plain = 0, type = fp8 ? kE4m3 : kBf16;
+    p.int32 = int32;
+    require(desc_create_(&p.desc, integer ? kCompute32I : kCompute32F, int32 ? kReal32I : kReal32F));
+    const int transposed = 1, plain = 0, type = integer ? kReal8I : (fp8 ? kE4m3 : kBf16);
     require(desc_set_(p.desc, kTransA, &transposed, sizeof transposed));
     require(desc_set_(p.desc, kTransB, &plain, sizeof plain));
     if (fp8) {
@@ -54,7 +59,7 @@ class CublasLt {
     }
     require(layout_create_(&p.w, type, k, n, k));
     require(layout_create_(&p.x, type, k, m, k));
-    require(layout_create_(&p.d, kBf16, n, m, n));
+    require(layout_create_(&p.d, integer ? (int32 ? kReal32I : kReal8I) : kBf16, n, m, n));
     void* preference = nullptr;
     require(preference_create_(&preference));
     require(preference_set_(preference, kMaxWorkspace, &kWorkspace, sizeof kWorkspace));
@@ -74,8 +79,11 @@ class CublasLt {
 
   void run(const Product& p, std::size_t algorithm, const void* x, const void* w, void* d, cudaStream_t stream) const {
     const float one = 1.0f, zero = 0.0f;
+    const std::int32_t whole_one = 1, whole_zero = 0;
+    const void* alpha = p.int32 ? static_cast<const void*>(&whole_one) : &one;
+    const void* beta = p.int32 ? static_cast<const void*>(&whole_zero) : &zero;
     require(
-        matmul_(handle_, p.desc, &one, w, p.w, x, p.x, &zero, d, p.d, d, p.d, &p.algorithms[algorithm], workspace_, kWorkspace, stream));
+        matmul_(handle_, p.desc, alpha, w, p.w, x, p.x, beta, d, p.d, d, p.d, &p.algorithms[algorithm], workspace_, kWorkspace, stream));
   }
 
  private:

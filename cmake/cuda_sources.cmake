@@ -1,5 +1,5 @@
 # The CUDA half of the device layer and the GPU kernels, or the stub in their place.
-target_sources(narrow PRIVATE ops/cuda_fused.cc ops/cuda_matmul.cc ops/cuda_quantize.cc ops/cuda_training.cc)
+target_sources(narrow PRIVATE ops/cuda_fused.cc ops/cuda_int8_matmul.cc ops/cuda_matmul.cc ops/cuda_quantize.cc ops/cuda_training.cc)
 if(NOT NARROW_WITH_CUDA)
   target_sources(narrow PRIVATE device/cuda_stub.cc kernels/cuda_stub.cc kernels/cuda_fused_stub.cc kernels/cuda_matmul_stub.cc)
   return()
@@ -9,20 +9,22 @@ target_sources(narrow PRIVATE
   kernels/cuda/dequantize.cu
   kernels/cuda/dequantize_generic.cu
   kernels/cuda/elementwise.cu
-  kernels/cuda/fp8_prepare.cu
+  kernels/cuda/byte_prepare.cu
   kernels/cuda/fp8_product_any.cu
   kernels/cuda/fused_generic.cu
   kernels/cuda/fused_rows_bf16.cu
   kernels/cuda/fused_rows_f16.cu
   kernels/cuda/fused_rows_f32.cu
   kernels/cuda/fused_tables.cu
+  kernels/cuda/int8_product_any.cu
+  kernels/cuda/int8_product_mma.cu
   kernels/cuda/layout.cu
   kernels/cuda/quantize_blocks.cu
   kernels/cuda/quantize_generic.cu
   kernels/cuda/quantize_resident.cu
   kernels/cuda/quantize_rows.cu
   kernels/cuda/quantize_tensor.cu
-  kernels/cuda/sm90/fp8_plan.cc
+  kernels/cuda/sm90/byte_plan.cc
   kernels/cuda/tables.cc
   kernels/cuda/training.cu)
 # Codes must be the CPU's: no contraction, IEEE divisions and square roots, subnormals kept (nvcc's defaults but for the first).
@@ -33,9 +35,11 @@ target_link_libraries(narrow PRIVATE CUDA::cudart_static)
 
 # Hopper's own kernels: one target (wgmma and setmaxnreg exist in sm_90a alone), fp8 products in the compiler's own contraction.
 add_library(narrow_sm90 OBJECT
-  kernels/cuda/sm90/fp8_launch.cu
+  kernels/cuda/sm90/byte_launch.cu
+  kernels/cuda/sm90/few_rows.cu
   kernels/cuda/sm90/fp8_other.cu
-  kernels/cuda/sm90/fp8_tile_scaled.cu)
+  kernels/cuda/sm90/fp8_tile_scaled.cu
+  kernels/cuda/sm90/int8.cu)
 set_target_properties(narrow_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real)
 target_include_directories(narrow_sm90 PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(narrow_sm90 PRIVATE

@@ -1,7 +1,7 @@
-/// The fp8 products in a build without CUDA.
+/// The products of one-byte elements in a build without CUDA.
 
-#include "kernels/cuda/fp8_prepare.h"
-#include "kernels/cuda/fp8_product.h"
+#include "kernels/cuda/byte_prepare.h"
+#include "kernels/cuda/byte_product.h"
 #include "narrow/error.h"
 
 namespace narrow::cuda {
@@ -13,15 +13,19 @@ namespace {
 
 }  // namespace
 
-std::span<const Fp8Config> fp8_configs() { return {}; }
-bool has_fp8_config(const Fp8Problem&, int) { return false; }
-Fp8Plan make_fp8_plan(const Fp8Problem&, int, int, int) { refuse(); }
-double estimate_fp8_plan(const Fp8Problem&, const Fp8Plan&) { refuse(); }
-Fp8Plan choose_fp8_plan(const Fp8Problem&, int) { refuse(); }
-int launch_fp8_product(const Fp8Problem&, const Fp8Plan&, Stream) { refuse(); }
-int launch_fp8_product_any(const Fp8Problem&, Stream) { refuse(); }
-Fp8Device fp8_device() { refuse(); }
-int launch_pad_rows(const std::uint8_t*, std::int64_t, std::int64_t, std::uint8_t*, std::int64_t, Stream) { refuse(); }
+std::span<const ByteConfig> byte_configs() { return {}; }
+bool has_byte_config(const ByteProblem&, int) { return false; }
+BytePlan make_byte_plan(const ByteProblem&, int, int, int) { refuse(); }
+double estimate_byte_plan(const ByteProblem&, const BytePlan&) { refuse(); }
+BytePlan choose_byte_plan(const ByteProblem&, int) { refuse(); }
+int launch_byte_product(const ByteProblem&, const BytePlan&, Stream) { refuse(); }
+int launch_fp8_product_any(const ByteProblem&, Stream) { refuse(); }
+ByteDevice byte_device() { refuse(); }
+int launch_int8_product_mma(const ByteProblem&, Stream) { refuse(); }
+int launch_int8_product_any(const ByteProblem&, Stream) { refuse(); }
+int launch_pad_rows(const std::uint8_t*, std::int64_t, std::int64_t, std::uint8_t*, std::int64_t, std::uint8_t, Stream) { refuse(); }
+int launch_row_sums(const std::int8_t*, std::int64_t, std::int64_t, std::int64_t, std::int32_t*, Stream) { refuse(); }
+int launch_signed_zero_points(const std::uint8_t*, std::int64_t, std::int32_t*, Stream) { refuse(); }
 int launch_transpose_scales(const float*, std::int64_t, std::int64_t, std::int64_t, float*, std::int64_t, Stream) { refuse(); }
 
 }  // namespace narrow::cuda

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/fp8_product.h"
+#include "kernels/cuda/byte_product.h"
 
 namespace narrow::cuda::testing {
 
@@ -16,7 +16,7 @@ struct MatmulErrors {
 };
 
 /// Compares D of the problem with the exact product. kPoison bytes fill D's unwritten rows. `old` holds D before, for accumulate, or null.
-MatmulErrors compare_with_oracle(const Fp8Problem& problem, const float* old, Stream stream);
+MatmulErrors compare_with_oracle(const ByteProblem& problem, const float* old, Stream stream);
 
 inline constexpr int kMatmulPoison = 0xA5;  // of Guarded
 

@@ -83,9 +83,12 @@ class MatmulTest : public ::testing::Test {
   /// A size: small, near a tile's edge, or anything.
   std::int64_t size(int most) {
     switch (pick(4)) {
-      case 0: return 1 + pick(20);
-      case 1: return std::max(1, std::min(most, 64 * (1 + pick(most / 64 + 1)) + pick(3) - 1));
-      default: return 1 + pick(most);
+      case 0:
+        return 1 + pick(20);
+      case 1:
+        return std::max(1, std::min(most, 64 * (1 + pick(most / 64 + 1)) + pick(3) - 1));
+      default:
+        return 1 + pick(most);
     }
   }
 
@@ -131,6 +134,7 @@ class MatmulTest : public ::testing::Test {
     if (pick(3) == 0) c.options.activation = static_cast<Activation>(pick(4));
     if (pick(4) == 0) c.options.residual = pool_->floats(element_count(c.y), generator_).reshape(c.y);
     if (c.out == DType::kF32 && pick(3) == 0) c.options.accumulate = true;
+    c.options.fast_accumulation = pick(3) == 0;
     if (bits_of(c.out) == 8) c.options.out_scale = std::ldexp(1.0f, pick(8) - 4);
   }
 
@@ -167,7 +171,7 @@ TEST_F(MatmulTest, RandomShapesStayInsideTheBound) {
       c.options.kernel = names[static_cast<std::size_t>(pick(static_cast<int>(names.size())))];
       bool accepted = false;
       const Tensor y = Tensor::empty(c.out, c.y, kDevice);
-      for (const MatmulChoice& choice : explain_matmul(c.x, c.w, y, {}))
+      for (const MatmulChoice& choice : explain_matmul(c.x, c.w, y, {.fast_accumulation = c.options.fast_accumulation}))
         accepted = accepted || (choice.name == c.options.kernel && choice.accepted);
       if (!accepted) c.options.kernel = {};
     }
@@ -193,8 +197,10 @@ TEST_F(MatmulTest, EveryRowTakesItsProducts) {
           bool accepted = false;
           for (const MatmulChoice& choice : explain_matmul(c.x, c.w, y, {}))
             accepted = accepted || (choice.name == name && choice.accepted);
-          if (accepted) ASSERT_NO_FATAL_FAILURE(expect_right(c, describe(c)));
-          else ASSERT_THROW(matmul(c.x, c.w, y, *stream_, c.options), Unsupported) << describe(c);
+          if (accepted)
+            ASSERT_NO_FATAL_FAILURE(expect_right(c, describe(c)));
+          else
+            ASSERT_THROW(matmul(c.x, c.w, y, *stream_, c.options), Unsupported) << describe(c);
         }
 }
 

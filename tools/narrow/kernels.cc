@@ -187,8 +187,9 @@ void explain_product(Context& context, const std::vector<std::string>& words) {
     text.add({{choice.name, choice.chosen ? Paint::kAccent : Paint::kPlain}, choice.isa, choice.accepted ? "yes" : "no", choice.reason});
   };
   for (const MatmulChoice& choice : explain_matmul(sizes[0], sizes[1], sizes[2], scheme)) add(choice);
-  // Weights in fp8: how an H200 would multiply them, with activations in the scales that go with them.
+  // Weights in fp8 and int8: how an H200 would multiply them, with activations in the scales that go with them.
   for (const MatmulChoice& choice : cuda::explain_fp8_matmul(sizes[0], sizes[1], sizes[2], scheme)) add(choice);
+  for (const MatmulChoice& choice : cuda::explain_int8_matmul(sizes[0], sizes[1], sizes[2], scheme)) add(choice);
   context.answer(Json{{"m", sizes[0]}, {"n", sizes[1]}, {"k", sizes[2]}, {"scheme", scheme.to_string()}, {"rows", rows}});
   context.print(text.render(context.out));
 }

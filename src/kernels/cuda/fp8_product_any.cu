@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/fp8_finish.cuh"
+#include "kernels/cuda/byte_finish.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace narrow::cuda {
@@ -22,23 +22,23 @@ struct RowGroup {
   int group;
   bool real;
 };
-__device__ inline RowGroup group_of_row(const Fp8Problem& p, std::int64_t row) {
-  if (p.grouping == Fp8Grouping::kNone) return {0, true};
+__device__ inline RowGroup group_of_row(const ByteProblem& p, std::int64_t row) {
+  if (p.grouping == ByteGrouping::kNone) return {0, true};
   const int group = static_cast<int>(row / p.m);
-  if (p.grouping == Fp8Grouping::kDepth) return {group, true};
-  if (p.grouping == Fp8Grouping::kRowCounts) return {group, row - std::int64_t{group} * p.m < p.offsets[group]};
+  if (p.grouping == ByteGrouping::kDepth) return {group, true};
+  if (p.grouping == ByteGrouping::kRowCounts) return {group, row - std::int64_t{group} * p.m < p.offsets[group]};
   int found = 0;
   while (found < p.groups && p.offsets[found + 1] <= row) ++found;
   return {found, found < p.groups && row >= p.offsets[found]};
 }
 
-__device__ void multiply(const Fp8Problem& p, std::int64_t row, int column) {
+__device__ void multiply(const ByteProblem& p, std::int64_t row, int column) {
   const RowGroup group = group_of_row(p, row);
   if (!group.real) return;
-  const bool depth = p.grouping == Fp8Grouping::kDepth;
+  const bool depth = p.grouping == ByteGrouping::kDepth;
   const std::int64_t row_a = depth ? row - std::int64_t{group.group} * p.m : row,
                      row_b = (depth ? 0 : std::int64_t{group.group} * p.n) + column;
-  const bool counts = p.grouping == Fp8Grouping::kRowCounts;
+  const bool counts = p.grouping == ByteGrouping::kRowCounts;
   const std::int64_t scale_row_a = counts ? group.group * round_up_to_4(p.m) + row_a - std::int64_t{group.group} * p.m : row_a;
   const std::int64_t scale_row_b = (depth ? 0 : group.group * round_up_to_4(p.n)) + column;
   const int begin = depth ? p.offsets[group.group] : 0, end = depth ? p.offsets[group.group + 1] : p.k;
@@ -49,18 +49,18 @@ __device__ void multiply(const Fp8Problem& p, std::int64_t row, int column) {
     for (int i = k; i < min(k + kBlock, end); ++i)
       part = __fmaf_rn(decode_fp8(p.a[row_a * p.a_pitch + i], p.a_is_e5m2), decode_fp8(p.b[row_b * p.b_pitch + i], p.b_is_e5m2), part);
     float factor = 1.0f;
-    if (p.scaling != Fp8Scaling::kOuter) factor = p.a_scales[(k / kBlock) * p.a_scale_rows + scale_row_a];
-    if (p.scaling == Fp8Scaling::kBlockTile)
+    if (!is_outer(p.scaling)) factor = p.a_scales[(k / kBlock) * p.a_scale_rows + scale_row_a];
+    if (p.scaling == ByteScaling::kBlockTile)
       factor *= p.b_scales[(std::int64_t{depth ? 0 : group.group} * n_blocks + column / kBlock) * k_blocks + k / kBlock];
-    if (p.scaling == Fp8Scaling::kBlockBlock) factor *= p.b_scales[(k / kBlock) * p.b_scale_rows + scale_row_b];
+    if (p.scaling == ByteScaling::kBlockBlock) factor *= p.b_scales[(k / kBlock) * p.b_scale_rows + scale_row_b];
     sum = __fmaf_rn(part, factor, sum);
   }
-  if (p.scaling == Fp8Scaling::kOuter) sum *= p.a_scales[row_a * p.a_scale_step] * p.b_scales[row_b * p.b_scale_step];
+  if (is_outer(p.scaling)) sum *= p.a_scales[row_a * p.a_scale_step] * p.b_scales[row_b * p.b_scale_step];
   const std::int64_t at = row * p.d_pitch + column;
   store_converted(p.epilogue, p.d, finish_value(p.epilogue, p.d, sum, column, at, row * p.n + column), at);
 }
 
-__global__ void fp8_product_any(const Fp8Problem p, std::int64_t rows) {
+__global__ void fp8_product_any(const ByteProblem p, std::int64_t rows) {
   const int column = static_cast<int>(blockIdx.x) * kSide + static_cast<int>(threadIdx.x) % kSide;
   if (column >= p.n) return;
   const std::int64_t step = std::int64_t{gridDim.y} * kSide;
@@ -69,8 +69,8 @@ __global__ void fp8_product_any(const Fp8Problem p, std::int64_t rows) {
 
 }  // namespace
 
-int launch_fp8_product_any(const Fp8Problem& problem, Stream stream) {
-  const bool batched = problem.grouping == Fp8Grouping::kRowCounts || problem.grouping == Fp8Grouping::kDepth;
+int launch_fp8_product_any(const ByteProblem& problem, Stream stream) {
+  const bool batched = problem.grouping == ByteGrouping::kRowCounts || problem.grouping == ByteGrouping::kDepth;
   const std::int64_t rows = std::int64_t{problem.m} * (batched ? problem.groups : 1), blocks_y = (rows + kSide - 1) / kSide;
   if (rows == 0 || problem.n == 0) return cudaSuccess;
   fp8_product_any<<<dim3(static_cast<unsigned>((problem.n + kSide - 1) / kSide),

@@ -1,26 +1,28 @@
 /// The other scalings and pairs of formats of the fp8 product, in fewer tiles.
 
-#include "kernels/cuda/sm90/fp8_kernels.h"
+#include "kernels/cuda/sm90/byte_kernels.h"
 
 namespace narrow::cuda::sm90 {
 
-std::span<const Fp8Instance> fp8_other() {
-  using enum Fp8Scaling;
-  using enum Fp8Pair;
-  static const Fp8Instance instances[] = {
-      instance<Fp8Tile<256, 128, 4, Share::kA, kOuter>>(0),
-      instance<Fp8Tile<128, 128, 6, Share::kNothing, kOuter>>(3),
-      instance<Fp8Tile<64, 128, 8, Share::kNothing, kOuter>>(5),
-      instance<Fp8Tile<128, 16, 10, Share::kNothing, kOuter, kE4m3E4m3, true>>(7),
-      instance<Fp8Tile<128, 128, 6, Share::kB, kBlockBlock>>(2),
-      instance<Fp8Tile<128, 128, 6, Share::kNothing, kBlockBlock>>(3),
-      instance<Fp8Tile<64, 128, 8, Share::kNothing, kBlockBlock>>(5),
-      instance<Fp8Tile<128, 128, 6, Share::kNothing, kOuter, kE4m3E5m2>>(3),
-      instance<Fp8Tile<128, 128, 6, Share::kNothing, kOuter, kE5m2E4m3>>(3),
-      instance<Fp8Tile<128, 128, 6, Share::kNothing, kBlockTile, kE4m3E5m2>>(3),
-      instance<Fp8Tile<128, 128, 6, Share::kNothing, kBlockTile, kE5m2E4m3>>(3),
-      instance<Fp8Tile<128, 128, 6, Share::kNothing, kBlockBlock, kE4m3E5m2>>(3),
-      instance<Fp8Tile<128, 128, 6, Share::kNothing, kBlockBlock, kE5m2E4m3>>(3),
+std::span<const ByteInstance> fp8_other() {
+  using enum ByteScaling;
+  using enum BytePair;
+  static const ByteInstance instances[] = {
+      instance<ByteTile<256, 128, 3, Share::kA, kOuter>>("256x128_cluster_1x2"),
+      instance<ByteTile<128, 256, 3, Share::kB, kOuterFast>>("128x256_cluster_2x1"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kOuter>>("128x128"),
+      instance<ByteTile<128, 64, 8, Share::kNothing, kOuter>>("128x64"),
+      instance<ByteTile<64, 64, 12, Share::kNothing, kOuter>>("64x64"),
+      instance<ByteTile<128, 16, 10, Share::kNothing, kOuter, kE4m3E4m3, TileForm::kSwapped>>("swapped_128x16"),
+      instance<ByteTile<128, 128, 5, Share::kB, kBlockBlock>>("128x128_cluster_2x1"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kBlockBlock>>("128x128"),
+      instance<ByteTile<64, 64, 12, Share::kNothing, kBlockBlock>>("64x64"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kOuter, kE4m3E5m2>>("128x128"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kOuter, kE5m2E4m3>>("128x128"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kBlockTile, kE4m3E5m2>>("128x128"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kBlockTile, kE5m2E4m3>>("128x128"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kBlockBlock, kE4m3E5m2>>("128x128"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kBlockBlock, kE5m2E4m3>>("128x128"),
   };
   return instances;
 }

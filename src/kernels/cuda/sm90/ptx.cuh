@@ -73,6 +73,14 @@ __device__ inline void copy_box(void* to, const CUtensorMap& map, int column, in
                : "memory");
 }
 
+/// The same of a matrix in stripes of 32 columns: the box has several stripes from `stripe` on, one after the other.
+__device__ inline void copy_stripes(void* to, const CUtensorMap& map, int row, int stripe, Barrier& barrier) {
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
+                   shared_address(to)),
+               "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(barrier.address()), "r"(0), "r"(row), "r"(stripe)
+               : "memory");
+}
+
 /// The same box into every thread block of `mask`, each completing on its own barrier at the same place.
 __device__ inline void copy_box_multicast(void* to, const CUtensorMap& map, int column, int row, Barrier& barrier, std::uint16_t mask) {
   asm volatile(
@@ -83,15 +91,18 @@ __device__ inline void copy_box_multicast(void* to, const CUtensorMap& map, int 
 }
 
 /// A box from shared to global memory; parts outside the matrix are not written. Reads shared memory in the background.
-__device__ inline void store_box(const CUtensorMap& map, int column, int row, const void* from) {
+__device__ inline void copy_box_out(const CUtensorMap& map, int column, int row, const void* from) {
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(reinterpret_cast<std::uint64_t>(&map)),
       "r"(shared_address(from)), "r"(column), "r"(row)
       : "memory");
 }
 __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-/// Waits until all committed stores of this thread have read their shared memory.
-__device__ inline void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+/// Waits until all committed groups of stores of this thread but the last kPending have read their shared memory.
+template <int kPending>
+__device__ inline void wait_stores_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
 /// Makes this thread's writes to shared memory visible to tensor copies.
 __device__ inline void fence_shared_for_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -106,6 +117,7 @@ __device__ inline void prefetch_box(const CUtensorMap& map, int column, int row)
 __device__ inline void copy_word(void* to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
+__device__ inline void wait_words() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 __device__ inline void arrive_after_words(Barrier& barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier.address()) : "memory");
 }
@@ -137,6 +149,11 @@ __device__ inline void pin(float (&values)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
 }
+template <int kCount>
+__device__ inline void pin(int (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
+}
 
 /// The descriptor of a K-major operand in shared memory: rows of 128 bytes, 128-byte swizzle, groups of 8 rows 1024 bytes apart.
 /// Its low word grows by bytes / 16 with the address.
@@ -145,11 +162,31 @@ __device__ inline std::uint64_t operand(std::uint32_t word) {
   constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62, kGroupOfRows = std::uint64_t{1024 >> 4} << 32;
   return kSwizzle128 | kGroupOfRows | word;
 }
+/// The same of a stripe: rows of 32 bytes, 32-byte swizzle, groups of 8 rows 256 bytes apart.
+__device__ inline std::uint64_t stripe_operand(std::uint32_t word) {
+  constexpr std::uint64_t kSwizzle32 = std::uint64_t{3} << 62, kGroupOfRows = std::uint64_t{256 >> 4} << 32;
+  return kSwizzle32 | kGroupOfRows | word;
+}
 
 // Kernels in a row: the next one's thread blocks may come while this one's leave, and wait for its results.
 
 __device__ inline void wait_for_earlier_kernels() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ inline void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+/// Four 8x8 matrices of 16-bit values from shared memory; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ inline void load_matrices(std::uint32_t address, std::uint32_t (&m)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ inline void store_shared(std::uint32_t address, float a, float b) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
+}
+__device__ inline void store_shared(std::uint32_t address, std::uint16_t value) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
+}
 
 /// Four 8x8 matrices of 16-bit values to shared memory; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void store_matrices(std::uint32_t address, std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {

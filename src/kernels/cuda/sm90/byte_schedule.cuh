@@ -8,11 +8,11 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/fp8_product.h"
+#include "kernels/cuda/byte_product.h"
 
 namespace narrow::cuda::sm90 {
 
-struct Fp8Schedule {
+struct ByteSchedule {
   int tiles_m, tiles_n;  ///< of one group, in units of a worker's tile; of kRowOffsets and kRowCounts tiles_m is unused
   int k_blocks;          ///< of one group; of kDepth unused
   int workers;
@@ -22,33 +22,36 @@ struct Fp8Schedule {
   int tile_m;  ///< rows of a worker's tile
   int rows;    ///< of kRowCounts: rows of A per group
   int groups;
-  Fp8Grouping grouping;
+  ByteGrouping grouping;
   const std::int32_t* offsets;
 };
 
 /// A part of a tile: k blocks [k_begin, k_end), counted from the first column of A and B.
-struct Fp8Piece {
+struct BytePiece {
   int tile;  ///< of its group
   int group, k_begin, k_end;
   int first_row, rows;  ///< of A and D: where the group begins, how many it has
-  int part;             ///< of Fp8Schedule::parts
+  int part;             ///< of ByteSchedule::parts
 };
 
 /// A worker's pieces in order.
-class Fp8Work {
+class ByteWork {
  public:
-  __device__ Fp8Work(const Fp8Schedule& schedule, int rows, int worker) : s_(schedule), rows_(rows), tile_(worker) {}
+  __device__ ByteWork(const ByteSchedule& schedule, int rows, int worker) : s_(schedule), rows_(rows), tile_(worker) {}
 
-  __device__ bool next(Fp8Piece& piece) {
+  __device__ bool next(BytePiece& piece) {
     switch (s_.grouping) {
-      case Fp8Grouping::kNone: return next_plain(piece);
-      case Fp8Grouping::kDepth: return next_depth(piece);
-      default: return next_rows(piece);
+      case ByteGrouping::kNone:
+        return next_plain(piece);
+      case ByteGrouping::kDepth:
+        return next_depth(piece);
+      default:
+        return next_rows(piece);
     }
   }
 
  private:
-  __device__ bool next_plain(Fp8Piece& piece) {
+  __device__ bool next_plain(BytePiece& piece) {
     const int index = tile_ / s_.parts, part = tile_ % s_.parts;
     if (index >= s_.tiles) return false;
     piece = {index, 0, s_.k_blocks * part / s_.parts, s_.k_blocks * (part + 1) / s_.parts, 0, rows_, part};
@@ -56,11 +59,11 @@ class Fp8Work {
     return true;
   }
 
-  __device__ bool next_rows(Fp8Piece& piece) {
+  __device__ bool next_rows(BytePiece& piece) {
     for (;; ++group_, before_ += count_, count_ = -1) {
       if (group_ >= s_.groups) return false;
       if (count_ < 0) {
-        const bool counts = s_.grouping == Fp8Grouping::kRowCounts;
+        const bool counts = s_.grouping == ByteGrouping::kRowCounts;
         first_row_ = counts ? group_ * s_.rows : __ldg(s_.offsets + group_);
         group_rows_ = counts ? __ldg(s_.offsets + group_) : __ldg(s_.offsets + group_ + 1) - first_row_;
         count_ = (group_rows_ + s_.tile_m - 1) / s_.tile_m * s_.tiles_n;
@@ -72,7 +75,7 @@ class Fp8Work {
     return true;
   }
 
-  __device__ bool next_depth(Fp8Piece& piece) {
+  __device__ bool next_depth(BytePiece& piece) {
     if (tile_ >= s_.tiles) return false;
     const int per_group = s_.tiles_m * s_.tiles_n, group = tile_ / per_group;
     piece = {tile_ - group * per_group, group, __ldg(s_.offsets + group) / 128, __ldg(s_.offsets + group + 1) / 128, 0, rows_, 0};
@@ -80,7 +83,7 @@ class Fp8Work {
     return true;
   }
 
-  const Fp8Schedule& s_;
+  const ByteSchedule& s_;
   int rows_, tile_;
   int group_ = 0, before_ = 0, count_ = -1, first_row_ = 0, group_rows_ = 0;
 };

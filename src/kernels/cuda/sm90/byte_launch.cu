@@ -1,0 +1,196 @@
+/// From a problem and a plan to a launch: tensor maps, the schedule, the instance.
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/sm90/byte_kernels.h"
+
+namespace narrow::cuda {
+namespace {
+
+using namespace sm90;
+
+constexpr int kTileK = 128;
+
+int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+BytePair pair_of(const ByteProblem& problem) {
+  if (problem.is_int8) return BytePair::kS8S8;
+  if (problem.a_is_e5m2) return BytePair::kE5m2E4m3;
+  return problem.b_is_e5m2 ? BytePair::kE4m3E5m2 : BytePair::kE4m3E4m3;
+}
+
+const ByteInstance* find_instance(const ByteProblem& problem, int config) {
+  const std::string_view name = byte_configs()[static_cast<std::size_t>(config)].name;
+  const auto find = [&](ByteScaling scaling) -> const ByteInstance* {
+    for (const auto& list : {fp8_tile_scaled(), fp8_other(), int8_instances()})
+      for (const ByteInstance& instance : list)
+        if (instance.config == name && instance.scaling == scaling && instance.pair == pair_of(problem)) return &instance;
+    return nullptr;
+  };
+  const ByteInstance* found = find(problem.scaling);
+  return found == nullptr && problem.scaling == ByteScaling::kOuterFast ? find(ByteScaling::kOuter) : found;  // promoting is never wrong
+}
+
+/// cuTensorMapEncodeTiled, from the driver that is there: the library does not link it.
+PFN_cuTensorMapEncodeTiled_v12000 encoder() {
+  static const PFN_cuTensorMapEncodeTiled_v12000 function = [] {
+    void* address = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &found) != cudaSuccess)
+      return PFN_cuTensorMapEncodeTiled_v12000{};
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(address);
+  }();
+  return function;
+}
+
+/// A matrix of `rows` rows of `columns` elements, `pitch` bytes apart, copied in boxes of box_columns x box_rows; or stripes of such
+/// matrices, box_stripes at a time.
+struct MapOf {
+  const void* data;
+  int element_bytes;  ///< 1, 2, 4; of scales 4
+  std::int64_t columns, rows, pitch;
+  int box_columns, box_rows;
+  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+  int dimensions = 2;
+  std::int64_t stripe_pitch = 0, stripes = 1;
+  int box_stripes = 1;
+};
+
+bool encode_map(CUtensorMap& map, const MapOf& m) {
+  const CUtensorMapDataType type = m.element_bytes == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                   : m.element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
+                                                          : CU_TENSOR_MAP_DATA_TYPE_UINT32;
+  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows), static_cast<cuuint64_t>(m.stripes)},
+                   strides[2] = {static_cast<cuuint64_t>(m.pitch), static_cast<cuuint64_t>(m.stripe_pitch)};
+  const cuuint32_t box[3] = {static_cast<cuuint32_t>(m.box_columns), static_cast<cuuint32_t>(m.box_rows),
+                             static_cast<cuuint32_t>(m.box_stripes)};
+  const cuuint32_t steps[3] = {1, 1, 1};
+  return encoder()(&map, type, static_cast<cuuint32_t>(m.dimensions), const_cast<void*>(m.data), sizes, strides, box, steps,
+                   CU_TENSOR_MAP_INTERLEAVE_NONE, m.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+std::int64_t rows_of_a(const ByteProblem& p) { return p.grouping == ByteGrouping::kRowCounts ? std::int64_t{p.groups} * p.m : p.m; }
+std::int64_t rows_of_d(const ByteProblem& p) {
+  return p.grouping == ByteGrouping::kRowCounts || p.grouping == ByteGrouping::kDepth ? std::int64_t{p.groups} * p.m : p.m;
+}
+std::int64_t rows_of_b(const ByteProblem& p) {
+  return p.grouping == ByteGrouping::kRowCounts || p.grouping == ByteGrouping::kRowOffsets ? std::int64_t{p.groups} * p.n : p.n;
+}
+
+}  // namespace
+
+bool has_byte_config(const ByteProblem& problem, int config) {
+  const ByteConfig& c = byte_configs()[static_cast<std::size_t>(config)];
+  if (c.use == TileUse::kFewRows) return takes_few_rows(problem);
+  return find_instance(problem, config) != nullptr && (!c.swapped() || problem.grouping == ByteGrouping::kNone) &&
+         (c.use == TileUse::kCol32) == problem.a_is_col32 && !(c.swapped() && problem.d_is_col32);
+}
+
+ByteDevice byte_device() {
+  const int major = device_attribute(cudaDevAttrComputeCapabilityMajor, 0), minor = device_attribute(cudaDevAttrComputeCapabilityMinor, -1);
+  return {major == 9 && minor == 0, major >= 8, multiprocessors()};
+}
+
+int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream stream) {
+  const ByteConfig& c = byte_configs()[static_cast<std::size_t>(plan.config)];
+  if (c.use == TileUse::kFewRows) return launch_few_rows(problem, stream);
+  const ByteInstance* instance = find_instance(problem, plan.config);
+  if (instance == nullptr || encoder() == nullptr) return cudaErrorNotSupported;
+  const int k_blocks = ceil_div(problem.k, kTileK), cluster = c.cluster_m * c.cluster_n;
+  CUtensorMap a{}, b{}, sa{}, sb{}, sa4{}, d{};  // of the left and the right operand, their scales, four scales of the left, the output
+  const int rows_a = c.swapped() ? c.tile_n : c.tile_m / c.cluster_n, rows_b = c.swapped() ? c.tile_m : c.tile_n / c.cluster_m;
+  const auto codes = [&](const void* data, std::int64_t rows, std::int64_t pitch, int box_rows) {
+    return MapOf{data, 1, problem.k, rows, pitch, kTileK, box_rows};
+  };
+  const auto scales = [&](const float* data, std::int64_t rows, int box) {
+    return MapOf{data, 4, rows, k_blocks, rows * 4, box, 1, CU_TENSOR_MAP_SWIZZLE_NONE};
+  };
+  MapOf map_a = codes(problem.a, rows_of_a(problem), problem.a_pitch, rows_a);
+  if (problem.a_is_col32) {
+    map_a = {problem.a, 1, 32, problem.m, 32, 32, rows_a, CU_TENSOR_MAP_SWIZZLE_32B, 3};
+    map_a.stripe_pitch = std::int64_t{problem.m} * 32;
+    map_a.stripes = ceil_div(problem.k, 32);
+    map_a.box_stripes = kTileK / 32;
+  }
+  bool encoded = encode_map(c.swapped() ? b : a, map_a) &&
+                 encode_map(c.swapped() ? a : b, codes(problem.b, rows_of_b(problem), problem.b_pitch, rows_b));
+  if (!is_outer(problem.scaling))
+    encoded =
+        encoded && encode_map(c.swapped() ? sb : sa, scales(problem.a_scales, problem.a_scale_rows, c.swapped() ? c.tile_n : c.tile_m));
+  if (!is_outer(problem.scaling) && problem.grouping == ByteGrouping::kRowOffsets)
+    encoded = encoded && encode_map(sa4, scales(problem.a_scales, problem.a_scale_rows, 4));
+  if (problem.scaling == ByteScaling::kBlockBlock)
+    encoded =
+        encoded && encode_map(c.swapped() ? sa : sb, scales(problem.b_scales, problem.b_scale_rows, c.swapped() ? c.tile_m : c.tile_n));
+  const ByteEpilogue& e = problem.epilogue;
+  const int element_bytes = e.out == DType::kF32 || e.out == DType::kI32 ? 4 : (e.out == DType::kF16 || e.out == DType::kBf16 ? 2 : 1);
+  const bool aligned = reinterpret_cast<std::uintptr_t>(problem.d) % 16 == 0 &&
+                       (problem.d_is_col32 || (problem.d_pitch * element_bytes % 16 == 0 && problem.n * element_bytes % 16 == 0));
+  const bool simple = (e.activation == Activation::kNone || e.activation == Activation::kRelu) && e.residual == nullptr && !e.accumulate;
+  // Boxes of bytes have 128 columns; divisions of a plain range.
+  const bool bytes_fit = element_bytes > 1 || (c.tile_n % 128 == 0 && c.tile_m >= 128 && e.out_scale >= 0x1p-40f && e.out_scale <= 0x1p40f);
+  const bool boxed = aligned && simple && bytes_fit;
+  if (boxed && !problem.d_is_col32) {
+    const int box_columns = 128 / element_bytes;
+    encoded = encoded &&
+              encode_map(d, {problem.d, element_bytes, problem.n, rows_of_d(problem), problem.d_pitch * element_bytes, box_columns, 16});
+  }
+  if (!encoded) return cudaErrorInvalidValue;
+
+  const bool known = problem.grouping == ByteGrouping::kNone || problem.grouping == ByteGrouping::kDepth;
+  if (known && plan.tiles == 0) return cudaSuccess;
+  const int workers = known ? std::min(plan.workers, plan.tiles * plan.parts) : plan.workers;
+  ByteParams params{};
+  const int left = c.swapped() ? problem.n : problem.m, right = c.swapped() ? problem.m : problem.n;
+  params.schedule = {.tiles_m = ceil_div(left, c.tile_m * c.cluster_m),
+                     .tiles_n = ceil_div(right, c.tile_n * c.cluster_n),
+                     .k_blocks = k_blocks,
+                     .workers = workers,
+                     .tiles = plan.tiles,
+                     .parts = plan.parts,
+                     .band = std::max(1, 2048 / (c.tile_m * c.cluster_m)),
+                     .tile_m = c.tile_m * c.cluster_m,
+                     .rows = problem.m,
+                     .groups = problem.groups,
+                     .grouping = problem.grouping,
+                     .offsets = problem.offsets};
+  ByteOuter outer = outer_of(problem);
+  if (c.swapped())
+    outer = {outer.b_scales, outer.a_scales, outer.b_step, outer.a_step, outer.b_zeros, outer.a_zeros, outer.b_sums, outer.a_sums, outer.k};
+  params.out = {.epilogue = e,
+                .outer = outer,
+                .d = problem.d,
+                .pitch = problem.d_pitch,
+                .residual_pitch = problem.n,
+                .n = right,
+                .rows_end_with_d = problem.grouping == ByteGrouping::kNone,
+                .boxed = boxed,
+                .col32 = problem.d_is_col32,
+                .d_rows = problem.m};
+  params.b_scales = problem.b_scales;
+  params.m = left;
+  params.n = right;
+  params.k_blocks = k_blocks;
+  params.d_group_rows = problem.m;
+
+  if (const cudaError_t error = cudaFuncSetAttribute(instance->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance->shared_bytes))
+    return error;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster * plan.parts), 1, 1};
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(static_cast<unsigned>(workers * cluster));
+  launch.blockDim = dim3(static_cast<unsigned>(instance->threads));
+  launch.dynamicSmemBytes = static_cast<std::size_t>(instance->shared_bytes);
+  launch.stream = stream;
+  launch.attrs = attributes;
+  launch.numAttrs = cluster * plan.parts > 1 ? 2 : 1;
+  return cudaLaunchKernelEx(&launch, instance->kernel, params, a, b, sa, sb, sa4, d);
+}
+
+}  // namespace narrow::cuda

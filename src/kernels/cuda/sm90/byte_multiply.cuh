@@ -1,0 +1,253 @@
+#pragma once
+/// How a consumer warpgroup multiplies the k blocks of a tile: one loop for each of Loop.
+
+#include "kernels/cuda/sm90/byte_tile.cuh"
+
+namespace narrow::cuda::sm90 {
+
+/// The factors of one k block, read while the products of the block before it run.
+template <class T>
+struct BlockFactors {
+  /// Columns 0, 64, 128 of the warpgroup and on have factors of their own, or 0 and 128, or all have the same.
+  static constexpr int kColumns = T::kTileN == 192 ? 3 : (T::kGroupN == 256 ? 2 : 1);
+  float of[T::kStrips][2][kColumns];  ///< of rows t / 4 and t / 4 + 8 of each strip
+
+  /// Of the warpgroup's columns from 64 * strip on.
+  static constexpr int column(int strip) { return kColumns == 3 ? strip : (kColumns == 2 ? strip / 2 : 0); }
+
+  __device__ void load(const ByteShared<T>& shared, int stage, int first_row, int group_n, bool early) {
+    float tile[3] = {1.0f, 1.0f, 1.0f};
+    if constexpr (T::kTileScales) {
+      const float* words = shared.tile_scales(stage) + (T::kTileN == 256 && T::kGroupsN == 2 ? group_n : 0);
+      tile[0] = words[0];
+      if constexpr (kColumns > 1) tile[kColumns - 1] = words[1];
+      if constexpr (kColumns == 3) tile[1] = early ? tile[2] : tile[0];
+    }
+#pragma unroll
+    for (int i = 0; i < T::kStrips * 2; ++i) {
+      const float row = T::kScalesOfA ? shared.a_scales(stage)[first_row + i / 2 * 64 + i % 2 * 8] : 1.0f;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) of[i / 2][i % 2][c] = row * tile[c];
+    }
+  }
+};
+
+/// A consumer warpgroup.
+template <class T>
+struct Consumer {
+  using Sum = typename T::Sum;
+  using Sums = ByteSums<T>;
+  using Position = RingPosition<T::kStages>;
+
+  const ByteShared<T>& shared;
+  int lane, warp, group;
+  int group_m, group_n;
+  int first_row;                   ///< of this thread in the tile
+  std::uint32_t first_a, first_b;  ///< words of the operands' descriptors in stage 0
+  Position at{};
+  unsigned turns = 0;  ///< taken so far; an mbarrier, since the compiler would move a bar.sync above the promotion
+
+  __device__ explicit Consumer(const ByteShared<T>& memory) : shared(memory) {
+    const int thread = static_cast<int>(threadIdx.x);
+    lane = thread % 32;
+    warp = thread % 128 / 32;
+    group = __shfl_sync(0xFFFFFFFFu, thread / 128, 0);  // the same in all lanes, and known to be
+    group_m = T::kGroupsM == 2 ? group : 0;
+    group_n = T::kGroupsN == 2 ? group : 0;
+    first_row = group_m * T::kGroupM + warp * 16 + lane / 4;
+    first_a = operand_word(shared_address(shared.a(0)) + group_m * T::kGroupM * (T::kCol32 ? 32 : 128));
+    first_b = operand_word(shared_address(shared.b(0)) + group_n * T::kGroupN * 128);
+  }
+
+  __device__ void release(int stage) const {
+    __syncwarp();  // all lanes have read their scales
+    if (lane >= T::kCluster) return;
+    if constexpr (T::kCluster == 1)
+      shared.empty[stage].arrive();
+    else
+      arrive_remote(shared.empty[stage], static_cast<std::uint32_t>(lane));
+  }
+  /// Of a stage in descriptors. The same in all lanes, and known to be: descriptors are then computed in uniform registers.
+  static __device__ std::uint32_t offset_of(int stage) {
+    return __shfl_sync(0xFFFFFFFFu, static_cast<std::uint32_t>(stage * (T::kStageBytes / 16)), 0);
+  }
+  /// Four products, 128 along k; `add` says whether the first adds to what is there.
+  template <int kCount>
+  __device__ void issue(Sum (&into)[kCount], int stage, int strip, bool add) const {
+    const std::uint32_t offset = offset_of(stage), a = first_a + offset + strip * (64 * 128 / 16), b = first_b + offset;
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const std::uint64_t left = T::kCol32 ? stripe_operand(a + step * (T::kTileM * 32 / 16)) : operand(a + step * 2);
+      wgmma<T::kPair>(into, left, operand(b + step * 2), add || step > 0);
+    }
+    wgmma_commit();
+  }
+
+  __device__ void multiply_direct(Sums& sums, int blocks) {
+    shared.full[at.stage].wait(at.parity);
+    pin(sums[0]);
+    issue(sums[0], at.stage, 0, false);
+    for (int block = 1; block < blocks; ++block) {
+      Position next = at;
+      next.advance();
+      shared.full[next.stage].wait(next.parity);
+      issue(sums[0], next.stage, 0, true);
+      wgmma_wait<1>();
+      release(at.stage);
+      at = next;
+    }
+    wgmma_wait<0>();
+    pin(sums[0]);
+    release(at.stage);
+    at.advance();
+  }
+
+  // Issue and wait stand in straight lines, without conditions: else the compiler serialises the products.
+  __device__ void multiply_pipelined(Sums& sums, int blocks, int scale_row, bool early) {
+    float accumulators[2][T::kCount];
+    BlockFactors<T> factors[2];
+    const auto start = [&](float(&into)[T::kCount], BlockFactors<T>& its, const Position& where) {
+      shared.full[where.stage].wait(where.parity);
+      pin(into);
+      issue(into, where.stage, 0, false);
+      its.load(shared, where.stage, scale_row, group_n, early);
+    };
+    const auto promote = [&](float(&from)[T::kCount], const BlockFactors<T>& its) {
+      pin(from);
+#pragma unroll
+      for (int i = 0; i < T::kCount; ++i)
+        sums[0][i] = T::kOuter ? sums[0][i] + from[i] : __fmaf_rn(from[i], its.of[0][i / 2 % 2][0], sums[0][i]);
+    };
+    const auto step = [&](float(&now)[T::kCount], const BlockFactors<T>& its, float(&then)[T::kCount], BlockFactors<T>& next_its) {
+      Position next = at;
+      next.advance();
+      start(then, next_its, next);
+      wgmma_wait<1>();
+      release(at.stage);
+      promote(now, its);
+      at = next;
+    };
+    const auto finish = [&](float(&now)[T::kCount], const BlockFactors<T>& its) {
+      wgmma_wait<0>();
+      release(at.stage);
+      promote(now, its);
+      at.advance();
+    };
+    start(accumulators[0], factors[0], at);
+    for (; blocks > 2; blocks -= 2) {
+      step(accumulators[0], factors[0], accumulators[1], factors[1]);
+      step(accumulators[1], factors[1], accumulators[0], factors[0]);
+    }
+    if (blocks == 2) {
+      step(accumulators[0], factors[0], accumulators[1], factors[1]);
+      finish(accumulators[1], factors[1]);
+    } else {
+      finish(accumulators[0], factors[0]);
+    }
+  }
+
+  /// Strips of 64 columns take the sets of accumulators in turn. The last strip of a block is promoted under the first one of the next.
+  /// Between two blocks a warpgroup has no products in flight; the second one starts half a block after the first (in their first tile,
+  /// `begin`, and so ever after), so that the other's run meanwhile.
+  __device__ void multiply_from_registers(Sums& sums, int blocks, int scale_row, bool early, bool begin) {
+    constexpr int kStripsN = T::kGroupN / 64, kSets = kStripsN == 3 ? 3 : 2, kLast = kStripsN - 1;
+    float accumulators[kSets][32];
+    BlockFactors<T> factors;
+    float before[2] = {0.0f, 0.0f};  // factors of the block before, of its last strip
+#pragma unroll
+    for (int i = 0; i < 32; ++i) accumulators[kLast % kSets][i] = 0.0f;
+    const int row = lane % 16;
+    const std::uint32_t fragments = shared_address(shared.a(0)) + (group_m * T::kGroupM + warp * 16 + row) * 128;
+    const auto promote = [&](float(&from)[32], float low, float high, float* to) {
+      pin(from);
+#pragma unroll
+      for (int i = 0; i < 32; ++i) to[i] = __fmaf_rn(from[i], i / 2 % 2 == 0 ? low : high, to[i]);
+    };
+    if (begin && group == 1) shared.turn[1].wait(0);
+    for (int block = 0; block < blocks; ++block) {
+      shared.full[at.stage].wait(at.parity);
+      std::uint32_t a[4][4];
+#pragma unroll
+      for (int step = 0; step < 4; ++step)
+        load_matrices(fragments + at.stage * T::kStageBytes + ((step * 2 + lane / 16) ^ (row % 8)) * 16, a[step]);
+      factors.load(shared, at.stage, scale_row, 0, early);
+      const std::uint32_t b = first_b + offset_of(at.stage);
+#pragma unroll
+      for (int strip = 0; strip < kStripsN; ++strip) {
+        float(&into)[32] = accumulators[strip % kSets];
+        pin(into);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < 4; ++step) wgmma<T::kPair>(into, a[step], operand(b + strip * (64 * 128 / 16) + step * 2), step > 0);
+        wgmma_commit();
+        if (strip == kStripsN / 2 - 1 && begin && block == 0 && group == 0 && lane == 0) shared.turn[1].arrive();
+        wgmma_wait<1>();  // strip 0: of nothing, but without it the compiler waits for everything
+        if (strip == 0) {
+          promote(accumulators[kLast % kSets], before[0], before[1], sums[0] + kLast * 32);
+        } else {
+          const int done = strip - 1, column = BlockFactors<T>::column(done);
+          promote(accumulators[done % kSets], factors.of[0][0][column], factors.of[0][1][column], sums[0] + done * 32);
+        }
+      }
+      before[0] = factors.of[0][0][BlockFactors<T>::column(kLast)];
+      before[1] = factors.of[0][1][BlockFactors<T>::column(kLast)];
+      wgmma_wait<0>();
+      release(at.stage);
+      at.advance();
+    }
+    promote(accumulators[kLast % kSets], before[0], before[1], sums[0] + kLast * 32);
+  }
+
+  __device__ void multiply_in_strips(Sums& sums, int blocks, int scale_row, bool early) {
+    BlockFactors<T> factors;
+    shared.full[at.stage].wait(at.parity);
+    factors.load(shared, at.stage, scale_row, group_n, early);
+    for (; blocks > 0; --blocks) {
+      Position next = at;
+      next.advance();
+      BlockFactors<T> next_factors = factors;
+#pragma unroll
+      for (int strip = 0; strip < T::kStrips; ++strip) {
+        constexpr int kLast = T::kStrips - 1;
+        float accumulators[T::kCount];
+        if constexpr (T::kLoop == Loop::kTurns) shared.turn[group].wait(turns++);
+        pin(accumulators);
+        issue(accumulators, at.stage, strip, false);
+        if (T::kLoop == Loop::kTurns && lane == 0) shared.turn[group ^ 1].arrive();
+
+        float column_scale[T::kScalesOfB ? T::kCount / 2 : 1];
+        if constexpr (T::kScalesOfB) {
+#pragma unroll
+          for (int i = 0; i < T::kCount / 4; ++i) {
+            const float2 two = *reinterpret_cast<const float2*>(shared.b_scales(at.stage) + group_n * T::kGroupN + i * 8 + lane % 4 * 2);
+            column_scale[2 * i] = two.x;
+            column_scale[2 * i + 1] = two.y;
+          }
+        }
+        if (strip == kLast && blocks > 1) {
+          shared.full[next.stage].wait(next.parity);
+          next_factors.load(shared, next.stage, scale_row, group_n, early);
+        }
+        wgmma_wait<0>();
+        pin(accumulators);
+        if (strip == kLast) release(at.stage);
+#pragma unroll
+        for (int i = 0; i < T::kCount; ++i) {  // promotion
+          const float factor = factors.of[strip][i / 2 % 2][BlockFactors<T>::column(i / 32)];
+          float& sum = sums[strip][i];
+          if constexpr (T::kOuter)
+            sum += accumulators[i];
+          else if constexpr (T::kScalesOfB)
+            sum = __fmaf_rn(accumulators[i], factor * column_scale[i / 4 * 2 + i % 2], sum);
+          else
+            sum = __fmaf_rn(accumulators[i], factor, sum);
+        }
+      }
+      factors = next_factors;
+      at = next;
+    }
+  }
+};
+
+}  // namespace narrow::cuda::sm90

@@ -1,0 +1,99 @@
+/// Which configuration a product runs in: an estimate of each, the lowest wins.
+///
+///   cycles = start + rounds * (k blocks of a part * cycles of a block + cycles of the end),   rounds = ceil(tiles * parts / workers)
+///
+/// A block's cycles hold what bounds the configuration: the tensor cores, promotion, shared memory, or what comes in from the second-level
+/// cache. The constants are fitted to measurements on an H200 (docs/kernels/cuda_fp8_products.md), to the plans' order first of all.
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/cuda/byte_product.h"
+
+namespace narrow::cuda {
+namespace {
+
+//         name                         tile    cluster  cycles of a block: promoted, direct; of the end
+constexpr std::array kConfigs = {
+    ByteConfig{"256x128_cluster_1x2", 256, 128, 1, 2, 1400, 1400, 5600},
+    ByteConfig{"128x256_cluster_2x1", 128, 256, 2, 1, 1221, 1080, 5600},
+    ByteConfig{"128x256_cluster_2x1_col32", 128, 256, 2, 1, 1350, 1350, 5600, TileUse::kCol32},
+    ByteConfig{"128x192_cluster_2x1", 128, 192, 2, 1, 914, 914, 5400},
+    ByteConfig{"128x192", 128, 192, 1, 1, 1185, 1185, 7000},
+    ByteConfig{"128x128_cluster_2x1", 128, 128, 2, 1, 850, 850, 2840},
+    ByteConfig{"128x128", 128, 128, 1, 1, 840, 640, 2840},
+    ByteConfig{"128x64", 128, 64, 1, 1, 477, 400, 2670},
+    ByteConfig{"64x256", 64, 256, 1, 1, 1500, 1500, 3000},
+    ByteConfig{"64x64", 64, 64, 1, 1, 439, 400, 1660},
+    ByteConfig{"swapped_128x16", 128, 16, 1, 1, 760, 760, 1660, TileUse::kSwapped},
+    ByteConfig{"swapped_128x32", 128, 32, 1, 1, 780, 780, 1660, TileUse::kSwapped},
+    ByteConfig{"few_rows", 16, 16, 1, 1, 0, 0, 0, TileUse::kFewRows},
+};
+
+constexpr int kTileK = 128, kMostParts = 3;
+constexpr double kCyclesPerMicrosecond = 1700.0, kStartCycles = 2900.0, kPartCycles = 5840.0, kPartCyclesEach = 710.0;
+/// Of the kernel of few rows: microseconds, and bytes of B per microsecond; fp8 of more than 8 rows converts too much.
+constexpr double kFewRowsStart = 3.0, kFewRowsBytes = 3.9e6, kFewRowsBytesSlow = 2.6e6;
+
+int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+/// Thread blocks that run at once in clusters of `parts`: larger clusters leave multiprocessors over in every cluster of multiprocessors.
+int room_for(int parts, int multiprocessors) { return parts < 4 ? multiprocessors : multiprocessors * 7 / 8; }
+
+/// Rows of one group on average; of kRowCounts the most that there can be.
+std::int64_t rows_per_group(const ByteProblem& p) {
+  return p.grouping == ByteGrouping::kRowOffsets ? ceil_div(p.m, std::max(p.groups, 1)) : p.m;
+}
+
+}  // namespace
+
+std::span<const ByteConfig> byte_configs() { return kConfigs; }
+
+BytePlan make_byte_plan(const ByteProblem& problem, int config, int parts, int multiprocessors) {
+  const ByteConfig& c = kConfigs[static_cast<std::size_t>(config)];
+  const std::int64_t rows = rows_per_group(problem), left = c.swapped() ? problem.n : rows, right = c.swapped() ? rows : problem.n;
+  const int cluster = c.cluster_m * c.cluster_n;
+  BytePlan plan{config, ceil_div(left, c.tile_m * c.cluster_m) * ceil_div(right, c.tile_n * c.cluster_n), multiprocessors / cluster, 1};
+  if (problem.grouping != ByteGrouping::kNone) plan.tiles *= problem.groups;
+  // Parts of a tile are the thread blocks of a cluster, which all run at once.
+  if (problem.grouping == ByteGrouping::kNone && cluster == 1)
+    plan.parts =
+        std::clamp(std::min({parts, room_for(parts, multiprocessors) / std::max(plan.tiles, 1), ceil_div(problem.k, kTileK)}), 1, 8);
+  return plan;
+}
+
+double estimate_byte_plan(const ByteProblem& problem, const BytePlan& plan) {
+  const ByteConfig& c = kConfigs[static_cast<std::size_t>(plan.config)];
+  if (c.use == TileUse::kFewRows)
+    return kFewRowsStart +
+           static_cast<double>(problem.n) * problem.k / (problem.is_int8 || problem.m <= 8 ? kFewRowsBytes : kFewRowsBytesSlow);
+  const bool direct = problem.is_int8 || (problem.scaling == ByteScaling::kOuterFast && c.tile_m == 128 && c.tile_n == 256);
+  const double groups_along_k = problem.grouping == ByteGrouping::kDepth ? problem.groups : 1;
+  const double blocks = ceil_div(ceil_div(problem.k, kTileK), plan.parts) / groups_along_k;
+  const double end = c.end_cycles + (plan.parts > 1 ? kPartCycles + kPartCyclesEach * plan.parts : 0.0);
+  const int rounds = ceil_div(std::int64_t{plan.tiles} * plan.parts, plan.workers);
+  return (kStartCycles + rounds * (blocks * (direct ? c.direct_block_cycles : c.block_cycles) + end)) / kCyclesPerMicrosecond;
+}
+
+BytePlan choose_byte_plan(const ByteProblem& problem, int multiprocessors) {
+  const auto takes = [&](int config) {
+    const ByteConfig& c = kConfigs[static_cast<std::size_t>(config)];
+    return has_byte_config(problem, config) && !(c.swapped() && problem.m > c.tile_n);
+  };
+  const auto is_for_few_rows = [](int config) { return kConfigs[static_cast<std::size_t>(config)].tile_n == 16; };
+  bool few = false;  // where a kernel for few rows takes the product, the others do not compete
+  for (int config = 0; config < static_cast<int>(kConfigs.size()); ++config) few = few || (is_for_few_rows(config) && takes(config));
+  BytePlan best{-1};
+  double lowest = 0.0;
+  for (int config = 0; config < static_cast<int>(kConfigs.size()); ++config) {
+    if (!takes(config) || is_for_few_rows(config) != few) continue;
+    for (int parts = 1; parts <= kMostParts; ++parts) {
+      const BytePlan plan = make_byte_plan(problem, config, parts, multiprocessors);
+      const double estimate = estimate_byte_plan(problem, plan);
+      if (best.config < 0 || estimate < lowest) best = plan, lowest = estimate;
+    }
+  }
+  return best;
+}
+
+}  // namespace narrow::cuda

@@ -1,0 +1,152 @@
+#pragma once
+/// What the main loop of one-byte products knows when it is compiled, and its shared memory.
+
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/cuda/sm90/byte_epilogue.cuh"
+#include "kernels/cuda/sm90/byte_schedule.cuh"
+#include "kernels/cuda/sm90/ptx.cuh"
+#include "kernels/cuda/sm90/wgmma.cuh"
+
+namespace narrow::cuda::sm90 {
+
+enum class Share : std::uint8_t { kNothing, kA, kB };  ///< what the two thread blocks of a cluster have in common
+
+enum class TileForm : std::uint8_t {
+  kPlain,
+  kSwapped,    ///< few rows: the weights take wgmma's 64 rows, the rows of A its columns; D is stored transposed
+  kCol32,      ///< A lies in stripes of 32 columns
+  kRegisters,  ///< A goes through registers, in which one fragment serves all columns of the tile
+};
+
+/// How a warpgroup multiplies.
+enum class Loop : std::uint8_t {
+  kDirect,     ///< the accumulators are the sums
+  kPipelined,  ///< two sets of accumulators: the products of the next k block run while this one's are promoted
+  kRegisters,  ///< strips of 64 columns, a set of accumulators each in turn: the next strip's products run while this one's are promoted
+  kTurns,      ///< one set; the two warpgroups multiply in turn, so that one's products run while the other promotes
+  kFree,       ///< one set; with several strips of 64 rows they drift apart by themselves
+};
+
+/// What is known when a kernel is compiled.
+template <int kTileM_, int kTileN_, int kStages_, Share kShare_, ByteScaling kScaling_ = ByteScaling::kBlockTile,
+          BytePair kPair_ = BytePair::kE4m3E4m3, TileForm kForm_ = TileForm::kPlain>
+struct ByteTile {
+  static constexpr int kTileM = kTileM_, kTileN = kTileN_, kStages = kStages_, kTileK = 128;
+  static constexpr Share kShare = kShare_;
+  static constexpr ByteScaling kScaling = kScaling_;
+  static constexpr BytePair kPair = kPair_;
+  static constexpr TileForm kForm = kForm_;
+  static constexpr bool kSwapped = kForm == TileForm::kSwapped, kCol32 = kForm == TileForm::kCol32, kOuter = is_outer(kScaling);
+  using Sum = std::conditional_t<kPair == BytePair::kS8S8, int, float>;
+  static constexpr int kCluster = kShare == Share::kNothing ? 1 : 2;
+  static constexpr int kConsumers = 2, kConsumerThreads = kConsumers * 128;
+  static constexpr int kGroupsM = kTileM >= 128 ? 2 : 1, kGroupsN = kConsumers / kGroupsM;  ///< warpgroups along m and n
+  static constexpr int kGroupM = kTileM / kGroupsM, kGroupN = kTileN / kGroupsN;            ///< a warpgroup's part
+  static constexpr int kStrips = kGroupM / 64;  ///< products of 64 rows that it computes one after the other
+  static constexpr int kCount = kGroupN / 2;    ///< sums of a thread and strip
+  static constexpr int kThreads = kConsumerThreads + 128;
+  static constexpr int kBytesA = kTileM * kTileK, kBytesB = kTileN * kTileK;
+  static constexpr bool kTileScales = kScaling == ByteScaling::kBlockTile;   ///< scales of 128x128 tiles of the weights
+  static constexpr bool kScalesOfA = !kOuter && !(kTileScales && kSwapped);  ///< 1x128 scales of the left operand
+  static constexpr bool kScalesOfB = kScaling == ByteScaling::kBlockBlock || (kTileScales && kSwapped);  ///< and of the right one
+  static constexpr int kScaleBytesA = kScalesOfA ? kTileM * 4 + 128 : 0, kScaleBytesB = kScalesOfB ? (kTileN * 4 + 127) / 128 * 128 : 0;
+  static constexpr int kTileScaleBytes = kTileScales ? 16 : 0;
+  static constexpr Loop kLoop = kPair == BytePair::kS8S8 || kScaling == ByteScaling::kOuterFast ? Loop::kDirect
+                                : kForm == TileForm::kRegisters                                 ? Loop::kRegisters
+                                : kStrips == 1 && kCount <= 64 && !kScalesOfB                   ? Loop::kPipelined
+                                : kStrips == 1 && kCount >= 64                                  ? Loop::kTurns
+                                                                                                : Loop::kFree;
+  static constexpr int kStageBytes = kBytesA + kBytesB;
+  static constexpr int kCopiedBytes = kStageBytes + (kScalesOfA ? kTileM * 4 : 0) + (kScalesOfB ? kTileN * 4 : 0);
+  static constexpr int kNotes = 4;  ///< pieces that the producer may be ahead of the consumers
+  using Terms = TileTerms<kGroupM, kGroupN, kOuter, std::is_same_v<Sum, int>>;
+  static constexpr int kTermBytes = kSwapped ? 0 : (static_cast<int>(sizeof(Terms)) + 127) / 128 * 128;  ///< of a warpgroup
+  /// Boxes of D that a warp has staged at once: a tile of 16-bit values, whose stores then run under the next tile's products.
+  static constexpr int kBoxes = kSwapped ? 1 : std::max(1, (kStrips * kGroupN) / 64);
+  static constexpr int kShared = 1024 + kStages * (kStageBytes + kScaleBytesA + kScaleBytesB + kTileScaleBytes) +
+                                 kConsumers * (4 * kBoxes * kStagingBytes + kTermBytes) +
+                                 ((kStages + kNotes) * 2 + kConsumers) * static_cast<int>(sizeof(Barrier)) + kNotes * 64;
+  static_assert(kTileM % 64 == 0 && kGroupM % 64 == 0 && kGroupN % 16 == 0 && kGroupN <= 256);
+  static_assert(!kSwapped || (kTileM == 128 && kShare == Share::kNothing));
+  static_assert(kLoop != Loop::kDirect || kStrips == 1);
+  static_assert(kLoop != Loop::kRegisters || (kStrips == 1 && kGroupsM == 2 && kTileScales && (kGroupN == 192 || kGroupN == 256)));
+  static_assert(kBytesA % 1024 == 0 && kBytesB % 1024 == 0 && kShared <= 232448);
+};
+
+struct ByteParams {
+  ByteSchedule schedule;
+  ByteOutput out;
+  const float* b_scales;      ///< of kBlockTile
+  int m, n, k_blocks;         ///< k_blocks: a row of b_scales
+  std::int64_t d_group_rows;  ///< of kDepth: rows of D per group
+};
+
+/// The sums of a thread.
+template <class T>
+using ByteSums = typename T::Sum[T::kStrips][T::kCount];
+
+/// Where a thread block's part of a piece lies.
+struct TilePlace {
+  int row, column;  ///< inside the group
+};
+
+/// What the producer tells the consumers of its thread block about a piece; they read it where they need it, so that it takes no registers.
+struct PieceNote {
+  BytePiece piece;
+  TilePlace place;
+  bool last;  ///< no piece: the end
+};
+static_assert(sizeof(PieceNote) <= 64);
+
+/// The thread block's shared memory.
+template <class T>
+struct ByteShared {
+  std::byte* tiles;
+  std::byte* staging;
+  std::byte* terms_;
+  float* scales_a;
+  float* scales_b;
+  float* scales_tile;
+  Barrier* full;
+  Barrier* empty;
+  Barrier* noted;
+  Barrier* read;
+  Barrier* turn;
+  PieceNote* notes;
+
+  __device__ explicit ByteShared(std::byte* memory) {
+    tiles = memory + (1024 - shared_address(memory) % 1024) % 1024;
+    staging = tiles + T::kStages * T::kStageBytes;
+    terms_ = staging + T::kConsumers * 4 * T::kBoxes * kStagingBytes;
+    std::byte* scales = terms_ + T::kConsumers * T::kTermBytes;
+    scales_a = reinterpret_cast<float*>(scales);
+    scales_b = reinterpret_cast<float*>(scales + T::kStages * T::kScaleBytesA);
+    scales_tile = reinterpret_cast<float*>(scales + T::kStages * (T::kScaleBytesA + T::kScaleBytesB));
+    full = reinterpret_cast<Barrier*>(scales + T::kStages * (T::kScaleBytesA + T::kScaleBytesB + T::kTileScaleBytes));
+    empty = full + T::kStages;
+    noted = empty + T::kStages;
+    read = noted + T::kNotes;
+    turn = read + T::kNotes;
+    notes = reinterpret_cast<PieceNote*>(turn + T::kConsumers);
+  }
+  __device__ std::byte* a(int stage) const { return tiles + stage * T::kStageBytes; }
+  __device__ std::byte* b(int stage) const { return tiles + stage * T::kStageBytes + T::kBytesA; }
+  __device__ typename T::Terms& terms(int group) const { return *reinterpret_cast<typename T::Terms*>(terms_ + group * T::kTermBytes); }
+  __device__ float* a_scales(int stage) const { return scales_a + stage * (T::kScaleBytesA / 4); }
+  __device__ float* b_scales(int stage) const { return scales_b + stage * (T::kScaleBytesB / 4); }
+  __device__ float* tile_scales(int stage) const { return scales_tile + stage * (T::kTileScaleBytes / 4); }
+};
+
+/// A place in the ring of stages.
+template <int kStages>
+struct RingPosition {
+  int stage = 0;
+  unsigned parity = 0;
+  __device__ void advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1u;
+  }
+};
+
+}  // namespace narrow::cuda::sm90

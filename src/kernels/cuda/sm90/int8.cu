@@ -1,0 +1,20 @@
+/// The int8 product: no promotion, so that the accumulators take the registers and tiles can be large.
+
+#include "kernels/cuda/sm90/byte_kernels.h"
+
+namespace narrow::cuda::sm90 {
+
+std::span<const ByteInstance> int8_instances() {
+  using enum ByteScaling;
+  using enum BytePair;
+  static const ByteInstance instances[] = {
+      instance<ByteTile<128, 256, 3, Share::kB, kOuter, kS8S8>>("128x256_cluster_2x1"),
+      instance<ByteTile<128, 256, 3, Share::kB, kOuter, kS8S8, TileForm::kCol32>>("128x256_cluster_2x1_col32"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kOuter, kS8S8>>("128x128"),
+      instance<ByteTile<128, 64, 8, Share::kNothing, kOuter, kS8S8>>("128x64"),
+      instance<ByteTile<64, 64, 12, Share::kNothing, kOuter, kS8S8>>("64x64"),
+  };
+  return instances;
+}
+
+}  // namespace narrow::cuda::sm90

@@ -1,0 +1,241 @@
+/// int8 products: bit for bit the definition on random shapes in guarded and poisoned memory, and bit for bit the CPU's matmul.
+
+#include <cmath>
+#include <random>
+
+#include "device/cuda/runtime.h"
+#include "harness.h"
+#include "int8_matmul_oracle.h"
+#include "narrow/matmul.h"
+#include "ops/cuda_matmul.h"
+
+namespace narrow::cuda::testing {
+namespace {
+
+constexpr int kRandomShapes = 2000;
+constexpr const char* kSchemes[] = {"int8:row", "int8:tensor", "int8:row:asym", "int8:tensor:asym"};
+constexpr DType kOutputs[] = {DType::kI32, DType::kI8, DType::kBf16, DType::kF16, DType::kF32};
+
+class Int8MatmulTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    NARROW_REQUIRE_DEVICE();
+    stream_ = std::make_unique<OwnedStream>();
+    std::vector<std::uint8_t> bytes(kBytes);
+    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(generator_() >> 7);
+    std::vector<float> scales(kScales);
+    for (float& scale : scales) scale = std::ldexp(0.5f + static_cast<float>(generator_() % 1024) / 1024.0f, -6);
+    bytes_ = upload(bytes.data(), kBytes);
+    scales_ = upload(scales.data(), kScales * sizeof(float));
+  }
+  int pick(int below) { return static_cast<int>(generator_() % static_cast<unsigned>(below)); }
+  std::int64_t size(int most) {
+    switch (pick(4)) {
+      case 0:
+        return 1 + pick(20);
+      case 1:
+        return std::max(1, std::min(most, 64 * (1 + pick(most / 64 + 1)) + pick(3) - 1));
+      default:
+        return 1 + pick(most);
+    }
+  }
+  Buffer upload(const void* data, std::size_t size) {
+    const Buffer buffer = Buffer::allocate(size, kDevice);
+    copy_bytes(buffer.data(), data, size, *stream_);
+    synchronize(*stream_);
+    return buffer;
+  }
+  Buffer piece(const Buffer& from, std::int64_t size, std::size_t unit) {
+    const std::size_t bytes = static_cast<std::size_t>(size), places = (from.size() - bytes) / unit + 1;
+    return Buffer::borrow(from.data() + generator_() % places * unit, bytes, kDevice);
+  }
+  DeviceQuantized quantized(const char* scheme, std::int64_t rows, std::int64_t k) {
+    DeviceQuantized q{Scheme::parse(scheme), {rows, k}, piece(bytes_, rows * k, 1), {}, {}, {}};
+    const std::int64_t count = q.scheme.granularity == Granularity::row() ? rows : 1;
+    q.scales = piece(scales_, count * 4, 4);
+    if (q.scheme.asymmetric) q.zero_points = piece(bytes_, count, 1);
+    return q;
+  }
+  Tensor floats(const Shape& shape) { return Tensor::over(piece(scales_, element_count(shape) * 4, 4), DType::kF32, shape); }
+  static CanonicalSide side(const DeviceQuantized& q) {
+    return {q.codes.as<std::uint8_t>(), q.scales.as<float>(), q.scheme.asymmetric ? q.zero_points.as<std::uint8_t>() : nullptr,
+            q.scheme.granularity == Granularity::row() ? 1 : 0};
+  }
+  Int8Matrix in_stripes(const DeviceQuantized& q) {
+    FusedOutput laid{q.scheme, q.shape, Layout::kCol32, false, {}, q.scales};
+    const std::int64_t bytes = layout_size(Layout::kCol32, q.shape[0], q.shape[1]);
+    laid.codes = Buffer::allocate(static_cast<std::size_t>(bytes), kDevice);
+    transform(Tensor::over(q.codes, DType::kI8, q.shape), Tensor::over(laid.codes, DType::kI8, {bytes}), q.shape, Layout::kRow,
+              Layout::kCol32, *stream_);
+    return prepare_int8(laid, *stream_);
+  }
+
+  /// Multiplies into guarded memory, `offset` elements off alignment and rows `gap` elements apart, and compares every element.
+  void expect_right(const DeviceQuantized& xq, const Int8Matrix& x, const DeviceQuantized& wq, const Int8Matrix& w, DType out,
+                    const Int8MatmulOptions& options, std::int64_t gap, std::int64_t offset, const std::string& what) {
+    const Stream stream = *stream_;
+    const std::size_t element = static_cast<std::size_t>(bits_of(out)) / 8;
+    const bool stripes = options.y_layout == Layout::kCol32;
+    const std::int64_t pitch = w.rows + gap, count = stripes ? layout_size(Layout::kCol32, x.rows, w.rows) : x.rows * pitch;
+    const Guarded memory(static_cast<std::size_t>(count) * element, static_cast<std::size_t>(offset) * element, stream);
+    const Tensor y = stripes ? Tensor::borrow(memory.data(), out, {count}, {}, kDevice)
+                             : Tensor::borrow(memory.data(), out, {x.rows, w.rows}, {pitch, 1}, kDevice);
+    unsigned long long wrong = 0;
+    ASSERT_NO_THROW({
+      matmul(x, w, y, stream, options);
+      wrong = count_wrong(side(xq), side(wq), int8_problem(x, w, y, options), stream);
+    }) << what;
+    ASSERT_EQ(wrong, 0u) << what;
+    memory.check(stream, what);
+  }
+
+  static constexpr std::size_t kBytes = std::size_t{8} << 20, kScales = std::size_t{1} << 20;
+  std::unique_ptr<OwnedStream> stream_;
+  std::mt19937 generator_{8};
+  Buffer bytes_, scales_;
+};
+
+TEST_F(Int8MatmulTest, RandomShapesAreExact) {
+  const std::vector<std::string> names = int8_matmul_kernel_names();
+  for (int i = 0; i < kRandomShapes; ++i) {
+    const std::int64_t m = size(700), n = size(700), k = 1 + pick(pick(4) == 0 ? 3000 : 700);
+    const char* x_scheme = kSchemes[pick(2) == 0 ? 0 : pick(4)];
+    const char* w_scheme = kSchemes[pick(2) == 0 ? 0 : pick(4)];
+    const DeviceQuantized xq = quantized(x_scheme, m, k), wq = quantized(w_scheme, n, k);
+    const bool stripes = pick(6) == 0 && !xq.scheme.asymmetric && !wq.scheme.asymmetric;
+    const Int8Matrix x = stripes ? in_stripes(xq) : prepare_int8(xq, *stream_), w = prepare_int8(wq, *stream_);
+    const DType out = kOutputs[pick(5)];
+    Int8MatmulOptions options;
+    if (out != DType::kI32) {
+      if (pick(3) == 0) options.bias = floats({n});
+      if (pick(3) == 0) options.activation = static_cast<Activation>(pick(4));
+      if (pick(4) == 0) options.residual = floats({m, n});
+      options.out_scale = std::ldexp(0.5f + static_cast<float>(pick(1000)) / 1000.0f, pick(10) - 4);
+    }
+    if (pick(6) == 0) options.y_layout = Layout::kCol32;
+    std::int64_t gap = 0, offset = 0;
+    if (pick(3) == 0) gap = pick(2) == 0 ? 16 : pick(9), offset = pick(2) == 0 ? 0 : pick(9);
+    if (pick(2) == 0) {
+      const bool y_stripes = options.y_layout == Layout::kCol32;
+      const Tensor y = Tensor::empty(out, y_stripes ? Shape{layout_size(Layout::kCol32, m, n)} : Shape{m, n}, kDevice);
+      const std::string& name = names[static_cast<std::size_t>(pick(static_cast<int>(names.size())))];
+      for (const MatmulChoice& choice : explain_matmul(x, w, y, options))
+        if (choice.name == name && choice.accepted) options.kernel = name;
+    }
+    const std::string what = "case " + std::to_string(i) + ": " + x_scheme + (stripes ? " col32" : "") + " x " + w_scheme + " " +
+                             std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k) + " -> " + std::string(name_of(out)) +
+                             (options.y_layout == Layout::kCol32 ? " col32" : "") + " kernel '" + std::string(options.kernel) +
+                             "' activation " + std::to_string(static_cast<int>(options.activation)) + (options.bias ? " bias" : "") +
+                             (options.residual ? " residual" : "");
+    ASSERT_NO_FATAL_FAILURE(expect_right(xq, x, wq, w, out, options, gap, offset, what));
+  }
+}
+
+TEST_F(Int8MatmulTest, EveryRowTakesItsProducts) {
+  for (const std::string& name : int8_matmul_kernel_names())
+    for (const DType out : kOutputs)
+      for (const Shape& s : {Shape{5, 704, 512}, Shape{130, 304, 1000}, Shape{300, 528, 2064}}) {
+        const DeviceQuantized xq = quantized("int8:row", s[0], s[2]), wq = quantized("int8:row", s[1], s[2]);
+        const Int8Matrix w = prepare_int8(wq, *stream_);
+        Int8MatmulOptions options;
+        options.kernel = name;
+        for (const Int8Matrix& x : {prepare_int8(xq, *stream_), in_stripes(xq)}) {
+          const Tensor y = Tensor::empty(out, {s[0], s[1]}, kDevice);
+          bool accepted = false;
+          for (const MatmulChoice& choice : explain_matmul(x, w, y)) accepted = accepted || (choice.name == name && choice.accepted);
+          if (accepted)
+            ASSERT_NO_FATAL_FAILURE(expect_right(xq, x, wq, w, out, options, 0, 0, name + " " + to_string(s)));
+          else
+            ASSERT_THROW(matmul(x, w, y, *stream_, options), Unsupported) << name;
+        }
+      }
+}
+
+TEST_F(Int8MatmulTest, GivesTheBitsOfTheCpu) {
+  for (const char* x_scheme : kSchemes)
+    for (const char* w_scheme : kSchemes)
+      for (const DType out : kOutputs) {
+        const std::int64_t m = 37, n = 150, k = 333;
+        const Tensor x = random_values(DType::kF32, {m, k}, Values::kNormal, 1), w = random_values(DType::kF32, {n, k}, Values::kNormal, 2);
+        const QuantizedTensor xq = narrow::quantize(x, Scheme::parse(x_scheme)), wq = narrow::quantize(w, Scheme::parse(w_scheme));
+        const Tensor bias = random_values(DType::kF32, {n}, Values::kNormal, 3);
+        MatmulOptions cpu;
+        cpu.out = out;
+        cpu.out_scale = 0.37f;
+        Int8MatmulOptions gpu;
+        gpu.out_scale = 0.37f;
+        if (out != DType::kI32) {
+          cpu.bias = bias;
+          gpu.bias = to_device(bias, kDevice, *stream_);
+          cpu.activation = gpu.activation = Activation::kRelu;
+        }
+        const Tensor y = Tensor::empty(out, {m, n}, kDevice);
+        matmul(prepare_int8(to_device(xq, kDevice, *stream_), *stream_), prepare_int8(to_device(wq, kDevice, *stream_), *stream_), y,
+               *stream_, gpu);
+        expect_equal(narrow::matmul(xq, prepare(wq), cpu), to_host(y, *stream_),
+                     std::string(x_scheme) + " x " + w_scheme + " -> " + std::string(name_of(out)));
+      }
+}
+
+TEST_F(Int8MatmulTest, LinearIsTheFusedQuantizationAndTheProduct) {
+  const std::int64_t m = 77, n = 240, k = 512;
+  const Tensor x = random_values(DType::kBf16, {m, k}, Values::kNormal, 4), weight = random_values(DType::kBf16, {k}, Values::kNormal, 5);
+  const Tensor w = random_values(DType::kF32, {n, k}, Values::kNormal, 6);
+  const QuantizedTensor wq = narrow::quantize(w, Scheme::parse("int8:row"));
+  FusedInput host{.op = FusedOp::kRmsNorm, .x = x};
+  host.weight = weight;
+  const QuantizedTensor xq = narrow::fused_quantize(host, Scheme::parse("int8:row"));
+  MatmulOptions cpu;
+  cpu.out = DType::kBf16;
+  FusedInput input{.op = FusedOp::kRmsNorm, .x = to_device(x, kDevice, *stream_)};
+  input.weight = to_device(weight, kDevice, *stream_);
+  const Int8Matrix wm = prepare_int8(to_device(wq, kDevice, *stream_), *stream_);
+  const Tensor y = Tensor::empty(DType::kBf16, {m, n}, kDevice);
+  for (const Layout layout : {Layout::kRow, Layout::kCol32}) {
+    const FusedOutput scratch = allocate_fused(Scheme::parse("int8:row"), {m, k}, kDevice, layout);
+    linear(input, scratch, wm, y, *stream_);
+    expect_equal(narrow::matmul(xq, prepare(wq), cpu), to_host(y, *stream_), std::string("linear ").append(name_of(layout)));
+  }
+}
+
+TEST(Int8MatmulPlan, NeedsNoDevice) {
+  const Scheme weight = Scheme::parse("int8:row");
+  const auto chosen = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
+    std::string name;
+    for (const MatmulChoice& choice : explain_int8_matmul(m, n, k, weight)) {
+      EXPECT_FALSE(choice.reason.empty());
+      if (!choice.chosen) continue;
+      EXPECT_TRUE(choice.accepted);
+      EXPECT_TRUE(name.empty()) << "two rows are chosen";
+      name = choice.name;
+    }
+    return name;
+  };
+  EXPECT_EQ(chosen(1, 8192, 8192), "sm90_matmul_int8_int8_few_rows");
+  EXPECT_EQ(chosen(64, 4096, 4096), "sm90_matmul_int8_int8_64x64");
+  EXPECT_EQ(chosen(2048, 1920, 1920), "sm90_matmul_int8_int8_128x256_cluster_2x1");
+  EXPECT_EQ(chosen(8192, 8192, 8192), "sm90_matmul_int8_int8_128x256_cluster_2x1");
+  EXPECT_TRUE(explain_int8_matmul(8, 64, 64, Scheme::parse("int4:block128")).empty());
+}
+
+TEST_F(Int8MatmulTest, RefusesWhatItCannotDoInOneSentence) {
+  const Int8Matrix x = prepare_int8(quantized("int8:row", 8, 64), *stream_), w = prepare_int8(quantized("int8:row", 24, 64), *stream_);
+  const Tensor y = Tensor::empty(DType::kBf16, {8, 24}, kDevice);
+  EXPECT_THROW(matmul(x, prepare_int8(quantized("int8:row", 24, 80), *stream_), y, *stream_), InvalidArgument);
+  EXPECT_THROW(matmul(x, w, Tensor::empty(DType::kBf16, {24, 8}, kDevice), *stream_), InvalidArgument);
+  EXPECT_THROW(matmul(x, w, Tensor::empty(DType::kU8, {8, 24}, kDevice), *stream_), Unsupported);
+  EXPECT_THROW(matmul(prepare_int8(quantized("int8:row:asym", 8, 64), *stream_),
+                      prepare_int8(quantized("int8:row", 24, 64), *stream_, false), y, *stream_),
+               InvalidArgument);
+  Int8MatmulOptions options;
+  options.bias = floats({24});
+  EXPECT_THROW(matmul(x, w, Tensor::empty(DType::kI32, {8, 24}, kDevice), *stream_, options), InvalidArgument);
+  options.bias = floats({23});
+  EXPECT_THROW(matmul(x, w, y, *stream_, options), InvalidArgument);
+  options.bias.reset();
+  options.kernel = "sm90_matmul_int8_int8_7x7";
+  EXPECT_THROW(matmul(x, w, y, *stream_, options), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace narrow::cuda::testing
