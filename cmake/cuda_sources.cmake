@@ -40,11 +40,21 @@ add_library(narrow_sm90 OBJECT
   kernels/cuda/sm90/fp8_launch.cu
   kernels/cuda/sm90/fp8_other.cu
   kernels/cuda/sm90/fp8_tile_scaled.cu
-  kernels/cuda/sm90/weight_any_floats.cu
-  kernels/cuda/sm90/weight_integers.cu
-  kernels/cuda/sm90/weight_launch.cu
-  kernels/cuda/sm90/weight_narrow_floats.cu
-  kernels/cuda/sm90/weight_wide_floats.cu)
+  kernels/cuda/sm90/weight_instances/any_fp4.cu
+  kernels/cuda/sm90/weight_instances/any_fp5.cu
+  kernels/cuda/sm90/weight_instances/any_fp6.cu
+  kernels/cuda/sm90/weight_instances/any_fp8.cu
+  kernels/cuda/sm90/weight_instances/dense.cu
+  kernels/cuda/sm90/weight_instances/fp3.cu
+  kernels/cuda/sm90/weight_instances/fp4.cu
+  kernels/cuda/sm90/weight_instances/fp5.cu
+  kernels/cuda/sm90/weight_instances/fp6.cu
+  kernels/cuda/sm90/weight_instances/fp8.cu
+  kernels/cuda/sm90/weight_instances/int2.cu
+  kernels/cuda/sm90/weight_instances/int3.cu
+  kernels/cuda/sm90/weight_instances/int4.cu
+  kernels/cuda/sm90/weight_instances/int8.cu
+  kernels/cuda/sm90/weight_launch.cu)
 set_target_properties(narrow_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real)
 target_include_directories(narrow_sm90 PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(narrow_sm90 PRIVATE

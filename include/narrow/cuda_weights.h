@@ -1,8 +1,8 @@
 #pragma once
 /// Products of fp16 or bf16 activations with weights in any scheme, on CUDA devices:
 ///   y[m, n] = convert(activate(sum_k x[m, k] * w[n, k] + bias[n]) * multiplier[m, n] + residual[m, n]),
-/// w standing for the exactly dequantized values. Sums are fp32, in one fixed order. Nothing here waits; all calls on existing memory can be
-/// captured into a graph.
+/// w standing for the exactly dequantized values. Sums are fp32, in one fixed order. Nothing here waits; all calls on existing memory can
+/// be captured into a graph.
 
 #include <cstdint>
 #include <optional>

@@ -15,7 +15,7 @@ namespace {
 std::span<const WeightConfig> weight_configs() { return {}; }
 bool has_weight_config(const WeightProblem&, int) { return false; }
 WeightPlan make_weight_plan(const WeightProblem&, int, int, int) { refuse(); }
-double estimate_weight_plan(const WeightProblem&, const WeightPlan&, int) { refuse(); }
+double estimate_weight_plan(const WeightProblem&, const WeightPlan&) { refuse(); }
 WeightPlan choose_weight_plan(const WeightProblem&, int) { refuse(); }
 int launch_weight_product(const WeightProblem&, const WeightPlan&, Stream) { refuse(); }
 int launch_weight_product_any(const WeightProblem&, Stream) { refuse(); }

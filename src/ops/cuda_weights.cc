@@ -101,10 +101,9 @@ std::optional<WeightLayoutInfo> weight_layout(const Scheme& scheme, std::int64_t
   layout.step = kChunkDepth;
   while (layout.step >= 16 && grid.tile_cols % layout.step != 0) layout.step /= 2;
   if (layout.step < 16) return std::nullopt;
-  if (scheme.scale == kFp32 || scheme.scale == kFp16 || scheme.scale == kBf16) layout.scale = ChunkScale::kFloat;
-  else if (scheme.scale == kE8m0) layout.scale = ChunkScale::kE8m0;
-  else if (scheme.scale == kFp8E4m3) layout.scale = ChunkScale::kE4m3;
-  else return std::nullopt;
+  const bool fits_bf16 = scheme.scale == kBf16 || scheme.scale == kE8m0 || scheme.scale == kFp8E4m3;
+  if (!fits_bf16 && scheme.scale != kFp32 && scheme.scale != kFp16) return std::nullopt;
+  layout.scale = fits_bf16 ? ChunkScale::kBf16 : ChunkScale::kFloat;
   return layout;
 }
 
@@ -151,7 +150,8 @@ DeviceWeight prepare_weight(const DeviceQuantized& q, Stream stream) {
 DeviceWeight prepare_weight(const Tensor& w, Stream stream) {
   if (w.dtype() != DType::kF16 && w.dtype() != DType::kBf16)
     throw Unsupported(fmt::format("prepare_weight: the weight is {}; use F16 or BF16, or quantize it", name_of(w.dtype())));
-  if (!w.is_contiguous() || w.device().is_cpu()) throw InvalidArgument("prepare_weight: a dense weight must be contiguous, on a CUDA device");
+  if (!w.is_contiguous() || w.device().is_cpu())
+    throw InvalidArgument("prepare_weight: a dense weight must be contiguous, on a CUDA device");
   Scheme scheme;
   scheme.element = w.dtype() == DType::kF16 ? kFp16 : kBf16;
   scheme.granularity = Granularity::none();
@@ -203,7 +203,8 @@ WeightProblem weight_problem(const Tensor& x, const DeviceWeight& w, const Tenso
   return p;
 }
 
-void matmul(const Tensor& x, const DeviceWeight& w, const Tensor& y, Stream stream, const WeightMatmulOptions& options, Workspace workspace) {
+void matmul(const Tensor& x, const DeviceWeight& w, const Tensor& y, Stream stream, const WeightMatmulOptions& options,
+            Workspace workspace) {
   WeightProblem problem = weight_problem(x, w, y, options);
   const int config = options.kernel.empty() || options.kernel == kAnyName ? -1 : config_of(options.kernel);
   if (y.size() == 0) return;
@@ -257,8 +258,7 @@ std::vector<MatmulChoice> explain_weight_matmul(std::int64_t m, std::int64_t n, 
       choice.reason = "not compiled for this format and these scales";
     } else {
       const WeightPlan plan = choice.chosen ? best : make_weight_plan(problem, i, 1, multiprocessors);
-      choice.reason = fmt::format("{} tiles in {} parts, about {:.1f} us", plan.tiles, plan.parts,
-                                  estimate_weight_plan(problem, plan, multiprocessors));
+      choice.reason = fmt::format("{} tiles in {} parts, about {:.1f} us", plan.tiles, plan.parts, estimate_weight_plan(problem, plan));
     }
     choices.push_back(std::move(choice));
   }

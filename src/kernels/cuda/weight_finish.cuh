@@ -39,6 +39,13 @@ __device__ inline std::uint32_t from_stored(const WeightLayoutInfo& layout, cons
   return element.is_signed ? stored ^ (1u << (layout.bits - 1)) : stored;
 }
 
+/// Scale number `at` of a chunk.
+__device__ inline float stored_scale(const WeightLayoutInfo& layout, const std::uint8_t* chunk, int at) {
+  const std::uint8_t* scales = chunk + layout.code_bytes();
+  if (layout.scale == ChunkScale::kFloat) return reinterpret_cast<const float*>(scales)[at];
+  return __uint_as_float(static_cast<std::uint32_t>(reinterpret_cast<const std::uint16_t*>(scales)[at]) << 16);
+}
+
 /// The stored code at (row, column) of a prepared weight.
 __device__ inline std::uint32_t stored_code(const WeightLayoutInfo& layout, const Placement& placement, const std::uint8_t* chunks, int row,
                                             int column) {

@@ -5,8 +5,8 @@
 /// A chunk holds, in this order, all multiples of 16 bytes:
 ///   codes   four warps of 16 rows each; of a warp, 2 * bits words per lane, in units of four words [unit][lane][4], and, where two words
 ///           are left over, [lane][2]. Words 0 .. bits-1 hold the lane's 32 codes of columns 0 .. 63, the others those of 64 .. 127.
-///   scales  of schemes whose scales change along k: [128 / step][64 rows], as fp32, or one byte of e8m0 or fp8_e4m3
-///   zeros   of asymmetric schemes: [128 / step][64 rows] bytes
+///   scales  of schemes whose scales change along k: [64 rows][128 / step], as fp32, or as bf16, which holds e8m0 and fp8_e4m3 exactly
+///   zeros   of asymmetric schemes: [64 rows][128 / step] bytes
 ///
 /// The 32 codes of a lane are 16 pairs, in the order of the registers of four m16k16 fragments (PTX's layout): pair 4s + r has
 ///   row lane / 4 + 8 (r % 2),  columns 16 s + 8 (r / 2) + 2 (lane % 4) + {0, 1}.
@@ -46,9 +46,21 @@ struct Placement {
   std::uint8_t bit[kPairs][kMostBits] = {};
 };
 
+/// Integers whose bits divide 16 lie in even fields: pair p in field p % (16 / bits) of word p / (16 / bits).
+NARROW_HOST_DEVICE constexpr bool has_even_fields(WeightKind kind, int bits) {
+  return kind == WeightKind::kInteger && (bits == 1 || bits == 2 || bits == 4 || bits == 8);
+}
+
 /// Pair after pair takes the piece (a word and a shift) that places most of its bits, until all are placed; the fewer moves the better.
 NARROW_HOST_DEVICE constexpr Placement make_placement(WeightKind kind, int bits) {
   Placement placement;
+  if (has_even_fields(kind, bits)) {
+    for (int i = 0; i < kPairs * bits; ++i) {
+      placement.word[i / bits][i % bits] = static_cast<std::uint8_t>(i / 16);
+      placement.bit[i / bits][i % bits] = static_cast<std::uint8_t>(i % 16);
+    }
+    return placement;
+  }
   std::uint32_t taken[kMostBits] = {};
   const int mantissa = stored_mantissa(bits);
   for (int pair = 0; pair < kPairs; ++pair) {
@@ -81,7 +93,7 @@ NARROW_HOST_DEVICE constexpr Placement make_placement(WeightKind kind, int bits)
 }
 
 /// The scales inside chunks.
-enum class ChunkScale : std::uint8_t { kNone, kFloat, kE8m0, kE4m3 };
+enum class ChunkScale : std::uint8_t { kNone, kFloat, kBf16 };
 
 /// The sizes of a prepared weight.
 struct WeightLayoutInfo {
@@ -93,7 +105,11 @@ struct WeightLayoutInfo {
   int row_chunks = 0, depth_chunks = 0;       ///< chunks along n and k
 
   NARROW_HOST_DEVICE constexpr int code_bytes() const { return kChunkRows * kChunkDepth / 8 * bits; }
-  NARROW_HOST_DEVICE constexpr int scale_size() const { return scale == ChunkScale::kNone ? 0 : (scale == ChunkScale::kFloat ? 4 : 1); }
+  NARROW_HOST_DEVICE constexpr int scale_size() const { return scale == ChunkScale::kNone ? 0 : (scale == ChunkScale::kFloat ? 4 : 2); }
+  /// The number of the scale and zero point of (row, column) among those of its chunk.
+  NARROW_HOST_DEVICE constexpr int scale_index(int row, int column) const {
+    return row % kChunkRows * (kChunkDepth / step) + column % kChunkDepth / step;
+  }
   NARROW_HOST_DEVICE constexpr int scale_bytes() const { return kChunkRows * (kChunkDepth / step) * scale_size(); }
   NARROW_HOST_DEVICE constexpr int zero_bytes() const { return has_zeros ? kChunkRows * (kChunkDepth / step) : 0; }
   NARROW_HOST_DEVICE constexpr int chunk_bytes() const { return code_bytes() + scale_bytes() + zero_bytes(); }

@@ -31,13 +31,15 @@ __global__ void write_factors(const WeightView view, float* factors) {
 }
 
 /// One thread block per chunk. The canonical bytes of its rows come into shared memory; then every thread fills one lane's words.
-__global__ void __launch_bounds__(kThreads) write_chunks(const WeightView view, const Placement placement, std::uint8_t* chunks, float* factors) {
+__global__ void __launch_bounds__(kThreads)
+    write_chunks(const WeightView view, const Placement placement, std::uint8_t* chunks, float* factors) {
   __shared__ std::uint8_t rows[kChunkRows * (kChunkDepth * 2 + 4)];
   __shared__ std::uint32_t words[kMostWords][kThreads];
   const WeightLayoutInfo& layout = view.layout;
   const Format& element = view.scheme.element;
   const int thread = static_cast<int>(threadIdx.x), bits = element.bits, bytes = kChunkDepth / 8 * bits, pitch = bytes + 4;
-  const int row_chunk = static_cast<int>(blockIdx.x) / layout.depth_chunks, depth_chunk = static_cast<int>(blockIdx.x) % layout.depth_chunks;
+  const int row_chunk = static_cast<int>(blockIdx.x) / layout.depth_chunks;
+  const int depth_chunk = static_cast<int>(blockIdx.x) % layout.depth_chunks;
   const int first_row = row_chunk * kChunkRows, first_column = depth_chunk * kChunkDepth;
   std::uint8_t* chunk = chunks + std::int64_t{blockIdx.x} * layout.chunk_bytes();
 
@@ -70,15 +72,14 @@ __global__ void __launch_bounds__(kThreads) write_chunks(const WeightView view, 
     *reinterpret_cast<std::uint32_t*>(chunk + word_offset(layout.bits, warp, lane, i)) = words[i][thread];
 
   for (int i = thread; i < kChunkRows * (kChunkDepth / layout.step); i += kThreads) {
-    const int row = first_row + i % kChunkRows, column = first_column + i / kChunkRows * layout.step;
+    const int per_row = kChunkDepth / layout.step, row = first_row + i / per_row, column = first_column + i % per_row * layout.step;
     const bool real = row < view.n && column < view.k;
     if (layout.scale != ChunkScale::kNone) {
-      const std::uint32_t code = real ? scale_code(view, row, column) : 0u;
-      const float scale = real ? decode(view.scheme.scale, code) : 1.0f;
+      const float scale = real ? decode(view.scheme.scale, scale_code(view, row, column)) : 1.0f;
       if (scale != scale) factors[row] = scale;
       std::uint8_t* scales = chunk + layout.code_bytes();
       if (layout.scale == ChunkScale::kFloat) reinterpret_cast<float*>(scales)[i] = scale;
-      else scales[i] = static_cast<std::uint8_t>(code);
+      else reinterpret_cast<std::uint16_t*>(scales)[i] = static_cast<std::uint16_t>(__float_as_uint(scale) >> 16);
     }
     if (layout.has_zeros)
       chunk[layout.code_bytes() + layout.scale_bytes() + i] = real ? view.zero_points[cell_of(view, row, column)] : std::uint8_t{0};
@@ -107,13 +108,10 @@ __global__ void read_scales(const WeightView view, void* scales, std::uint8_t* z
   const WeightLayoutInfo& layout = view.layout;
   const int row = view.grid.whole_tensor ? 0 : static_cast<int>(i / view.grid.cols * view.grid.tile_rows);
   const int column = static_cast<int>(i % view.grid.cols * view.grid.tile_cols);
-  const std::uint8_t* chunk = view.chunks + (std::int64_t{row / kChunkRows} * layout.depth_chunks + column / kChunkDepth) * layout.chunk_bytes();
-  const int at = column % kChunkDepth / layout.step * kChunkRows + row % kChunkRows;
-  if (scales != nullptr) {
-    const std::uint8_t* stored = chunk + layout.code_bytes();
-    const std::uint32_t code = layout.scale == ChunkScale::kFloat ? encode(view.scheme.scale, reinterpret_cast<const float*>(stored)[at]) : stored[at];
-    store_scale_code(scales, view.scheme.scale, i, code);
-  }
+  const std::int64_t index = std::int64_t{row / kChunkRows} * layout.depth_chunks + column / kChunkDepth;
+  const std::uint8_t* chunk = view.chunks + index * layout.chunk_bytes();
+  const int at = layout.scale_index(row, column);
+  if (scales != nullptr) store_scale_code(scales, view.scheme.scale, i, encode(view.scheme.scale, stored_scale(layout, chunk, at)));
   if (zero_points != nullptr) zero_points[i] = chunk[layout.code_bytes() + layout.scale_bytes() + at];
 }
 
@@ -133,15 +131,16 @@ Placement placement_of(const WeightLayoutInfo& layout) {
 
 int launch_prepare_weight(const WeightView& view, std::uint8_t* chunks, float* factors, Stream stream) {
   const WeightLayoutInfo& layout = view.layout;
-  if (const int error = launch_kernel(write_factors, blocks_for(std::int64_t{layout.row_chunks} * kChunkRows), kThreads, stream, view, factors))
-    return error;
+  const std::int64_t rows = std::int64_t{layout.row_chunks} * kChunkRows;
+  if (const int error = launch_kernel(write_factors, blocks_for(rows), kThreads, stream, view, factors)) return error;
   return launch_kernel(write_chunks, std::int64_t{layout.row_chunks} * layout.depth_chunks, kThreads, stream, view, placement_of(layout),
                        chunks, factors);
 }
 
 int launch_unprepare_weight(const WeightView& view, std::uint8_t* codes, void* scales, std::uint8_t* zero_points, Stream stream) {
-  if (const int error = launch_kernel(read_codes, blocks_for(view.n * view.row_bytes), kThreads, stream, view, placement_of(view.layout), codes))
-    return error;
+  const std::int64_t bytes = view.n * view.row_bytes;
+  const Placement placement = placement_of(view.layout);
+  if (const int error = launch_kernel(read_codes, blocks_for(bytes), kThreads, stream, view, placement, codes)) return error;
   if (scales == nullptr && zero_points == nullptr) return cudaSuccess;
   return launch_kernel(read_scales, blocks_for(view.grid.count()), kThreads, stream, view, scales, zero_points);
 }

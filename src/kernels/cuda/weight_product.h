@@ -45,7 +45,9 @@ struct WeightProblem {
   int m = 0;
   DType x_type = DType::kF16;  ///< kF16 or kBf16
   const void* x = nullptr;
-  std::int64_t x_pitch = 0;    ///< elements from row to row; for Hopper's rows k and pitch are multiples of 64 and 8 (or zeros follow k), of 16-byte aligned memory
+  /// Elements from row to row. For Hopper's rows a multiple of 8, of 16-byte aligned memory, and k is a multiple of 64, or zeros follow it
+  /// up to one.
+  std::int64_t x_pitch = 0;
   const std::int32_t* order = nullptr;  ///< [k] or null: column k of the weight goes with column order[k] of x
   WeightView w;
   WeightEpilogue epilogue;
@@ -57,6 +59,7 @@ struct WeightProblem {
 struct WeightConfig {
   const char* name;
   int tokens, row_groups, depth_groups;
+  double chunk_microseconds;  ///< of the model in sm90/weight_plan.cc
 };
 std::span<const WeightConfig> weight_configs();
 
@@ -72,7 +75,7 @@ bool has_weight_config(const WeightProblem& problem, int config);
 /// A launch of one configuration with up to `parts` parts.
 WeightPlan make_weight_plan(const WeightProblem& problem, int config, int parts, int multiprocessors);
 /// Estimated microseconds of a plan on an H200: sm90/weight_plan.cc gives the model.
-double estimate_weight_plan(const WeightProblem& problem, const WeightPlan& plan, int multiprocessors);
+double estimate_weight_plan(const WeightProblem& problem, const WeightPlan& plan);
 WeightPlan choose_weight_plan(const WeightProblem& problem, int multiprocessors);
 
 /// Hopper alone. Results are CUDA's error codes.

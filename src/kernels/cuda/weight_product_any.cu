@@ -28,18 +28,15 @@ __device__ float weight_at(const WeightView& w, const Placement& placement, int 
   }
   const WeightLayoutInfo& layout = w.layout;
   const std::uint32_t code = from_stored(layout, element, stored_code(layout, placement, w.chunks, row, column));
-  const std::uint8_t* chunk = w.chunks + (std::int64_t{row / kChunkRows} * layout.depth_chunks + column / kChunkDepth) * layout.chunk_bytes();
-  const int at = column % kChunkDepth / layout.step * kChunkRows + row % kChunkRows;
+  const std::int64_t index = std::int64_t{row / kChunkRows} * layout.depth_chunks + column / kChunkDepth;
+  const std::uint8_t* chunk = w.chunks + index * layout.chunk_bytes();
+  const int at = layout.scale_index(row, column);
   float value = 0.0f;
   if (layout.has_zeros) value = static_cast<float>(static_cast<int>(code) - chunk[layout.code_bytes() + layout.scale_bytes() + at]);
   else value = decode(element, code);
   if (layout.kind == WeightKind::kFloat) value = ldexpf(value, element.bias - 15);  // the factor holds the power of two
   else if (element.is_integer()) value = ldexpf(value, element.fraction_bits);
-  if (layout.scale == ChunkScale::kNone) return value;
-  const std::uint8_t* scales = chunk + layout.code_bytes();
-  constexpr Format kExponent = kE8m0, kByte = kFp8E4m3;
-  if (layout.scale == ChunkScale::kFloat) return value * reinterpret_cast<const float*>(scales)[at];
-  return value * decode(layout.scale == ChunkScale::kE8m0 ? kExponent : kByte, scales[at]);
+  return layout.scale == ChunkScale::kNone ? value : value * stored_scale(layout, chunk, at);
 }
 
 __global__ void __launch_bounds__(kSide* kSide) weight_product_any(const WeightProblem p, const Placement placement) {

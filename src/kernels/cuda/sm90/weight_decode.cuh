@@ -3,7 +3,8 @@
 ///
 /// floats:    the bits of a code are laid into fp16's sign, exponent and mantissa: fp16 = value * 2^(bias - 15), subnormals included; the
 ///            power of two is in the row's factor. bf16 has the same fields three bits lower: bf16 * 2^112 is the same number.
-/// integers:  1024 + code (bf16: 128 + code) is the code below an exponent; the zero point is taken off with it. Exact.
+/// integers:  1024 + code (bf16: 128 + code) is the code below an exponent; the zero point is taken off with it. In fp16 there is room for
+///            two codes of up to 4 bits: those in bits 4 and up give 1024 + 16 code, and are divided by 16 on the way. Exact.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -83,12 +84,20 @@ __device__ inline std::uint32_t f16_to_bf16(std::uint32_t pair) {
   return result;
 }
 
+__device__ inline std::uint32_t multiply_add_f16(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+  std::uint32_t result;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+  return result;
+}
+
 /// What decoding needs besides the codes: known per launch, and per row and block (integers).
 struct DecodeState {
   std::uint32_t magic = 0;      ///< integers: 1024 (or 128) in both halves; a register, so that it and a mask go into one instruction
+  std::uint32_t sixteenth = 0x2C002C00u;
   std::uint32_t shift = 0;      ///< floats stored for another mantissa than theirs: rotation to their place, 0 .. 31
   std::uint32_t magnitude = 0;  ///< and the mask of their exponent and mantissa, in both halves
-  std::uint32_t zero[4][2] = {};  ///< integers: 1024 (or 128) + zero point of each 16 columns, of rows t / 4 and t / 4 + 8, in both halves
+  /// integers: what is taken off, 1024 (or 128, or 64 of codes in bits 4 and up) + zero point, of rows t / 4 and t / 4 + 8, in both halves
+  std::uint32_t zero[2] = {}, zero_high[2] = {};
 };
 
 /// kAny: a float whose mantissa is known at run time.
@@ -98,12 +107,26 @@ struct Decoder {
   static constexpr int kBits = kBits_;
   static constexpr bool kAny = kAny_;
 
-  /// The two words that hold 1024 + zero, or 128 + zero (8-bit codes in bf16: zero - 128 alone).
+  /// Whether codes in bits 4 and up are decoded in place.
   template <bool kBf16>
-  __device__ static std::uint32_t zero_word(int zero) {
-    if constexpr (!kBf16) return (0x6400u + static_cast<std::uint32_t>(zero)) * 0x00010001u;
-    if constexpr (kBits < 8) return (0x4300u + static_cast<std::uint32_t>(zero)) * 0x00010001u;
-    return static_cast<std::uint32_t>(__bfloat16_as_ushort(__float2bfloat16_rn(static_cast<float>(zero - 128)))) * 0x00010001u;
+  static constexpr bool kHigh = !kBf16 && kKind == WeightKind::kInteger && kBits <= 4 && has_even_fields(kKind, kBits);
+
+  /// Sets what is taken off row t / 4 (0) or t / 4 + 8 (1).
+  template <bool kBf16>
+  __device__ static void set_zero(DecodeState& state, int row, int zero) {
+    const auto value = static_cast<std::uint32_t>(zero);
+    if constexpr (!kBf16) state.zero[row] = (0x6400u + value) * 0x00010001u;
+    else if constexpr (kBits < 8) state.zero[row] = (0x4300u + value) * 0x00010001u;
+    else state.zero[row] = __bfloat16_as_ushort(__float2bfloat16_rn(static_cast<float>(zero - 128))) * 0x00010001u;
+    if constexpr (kHigh<kBf16>) state.zero_high[row] = (0xD400u + 16 * value) * 0x00010001u;  // -(64 + zero), in steps of 1/16
+  }
+
+  /// An integer in one of its word's even fields, below an exponent, at bit 0 or 4.
+  template <int kPair>
+  __device__ static std::uint32_t even_field(const std::uint32_t* words, std::uint32_t magic) {
+    constexpr int kField = kPair % (16 / kBits) * kBits, kShift = kField / 8 * 8 + kField % 4, kPlace = kField - kShift;
+    constexpr std::uint32_t kMask = ((1u << kBits) - 1u) * 0x00010001u << kPlace;
+    return and_or(words[kPair / (16 / kBits)] >> kShift, kMask, magic);
   }
 
   template <bool kBf16, int kPair>
@@ -111,7 +134,12 @@ struct Decoder {
     if constexpr (kKind == WeightKind::kDense) {
       return words[kPair];
     } else if constexpr (kKind == WeightKind::kInteger) {
-      const std::uint32_t zero = state.zero[kPair / 4][kPair % 2];
+      const std::uint32_t zero = state.zero[kPair % 2];
+      if constexpr (kHigh<kBf16>) {
+        const std::uint32_t value = even_field<kPair>(words, state.magic);
+        constexpr bool kAtBit4 = kPair % (16 / kBits) * kBits % 8 >= 4;
+        return kAtBit4 ? multiply_add_f16(value, state.sixteenth, state.zero_high[kPair % 2]) : subtract_f16(value, zero);
+      }
       if constexpr (!kBf16) return subtract_f16(gather_bits<kKind, kBits, 0, kPair>(words, state.magic), zero);
       if constexpr (kBits < 8) return subtract_bf16(gather_bits<kKind, kBits, 0, kPair>(words, state.magic), zero);
       // Seven bits fit below 128; the eighth decides whether 128 or 256 is taken off.
@@ -128,22 +156,13 @@ struct Decoder {
     }
   }
 
-  template <bool kBf16, int... kPair>
-  __device__ static void all(const std::uint32_t* words, const DecodeState& state, std::uint32_t* a, std::integer_sequence<int, kPair...>) {
-    ((a[kPair] = pair<kBf16, kPair>(words, state)), ...);
-  }
   /// The four pairs of one fragment of 16 columns.
   template <bool kBf16, int kStep>
-  __device__ static void decode_step(const std::uint32_t* words, const DecodeState& state, std::uint32_t (&a)[4]) {
+  __device__ static void decode_step(const std::uint32_t* words, const DecodeState& state, std::uint32_t* a) {
     a[0] = pair<kBf16, kStep * 4>(words, state);
     a[1] = pair<kBf16, kStep * 4 + 1>(words, state);
     a[2] = pair<kBf16, kStep * 4 + 2>(words, state);
     a[3] = pair<kBf16, kStep * 4 + 3>(words, state);
-  }
-  /// The 16 pairs of one half of a chunk.
-  template <bool kBf16>
-  __device__ static void decode(const std::uint32_t* words, const DecodeState& state, std::uint32_t (&a)[kPairs]) {
-    all<kBf16>(words, state, a, std::make_integer_sequence<int, kPairs>{});
   }
 };
 

@@ -31,16 +31,16 @@ constexpr WeightInstance instance() {
 
 /// All configurations of a decoder.
 template <class D, bool kBf16>
-constexpr std::array<WeightInstance, 5> all_tiles() {
-  return {instance<0, WeightTile<D, kBf16, 16, 1, 4>>(), instance<1, WeightTile<D, kBf16, 32, 2, 2>>(),
-          instance<2, WeightTile<D, kBf16, 64, 2, 2>>(), instance<3, WeightTile<D, kBf16, 128, 2, 1>>(),
-          instance<4, WeightTile<D, kBf16, 256, 2, 1>>()};
+constexpr std::array<WeightInstance, 6> all_tiles() {
+  return {instance<0, WeightTile<D, kBf16, 8, 1, 4>>(),   instance<1, WeightTile<D, kBf16, 16, 2, 2>>(),
+          instance<2, WeightTile<D, kBf16, 32, 2, 2>>(),  instance<3, WeightTile<D, kBf16, 64, 2, 1>>(),
+          instance<4, WeightTile<D, kBf16, 128, 2, 1>>(), instance<5, WeightTile<D, kBf16, 256, 2, 1>>()};
 }
 /// Some of them, for formats that are seldom used: compile time.
 template <class D, bool kBf16>
-constexpr std::array<WeightInstance, 3> some_tiles() {
-  return {instance<0, WeightTile<D, kBf16, 16, 1, 4>>(), instance<2, WeightTile<D, kBf16, 64, 2, 2>>(),
-          instance<3, WeightTile<D, kBf16, 128, 2, 1>>()};
+constexpr std::array<WeightInstance, 4> some_tiles() {
+  return {instance<0, WeightTile<D, kBf16, 8, 1, 4>>(), instance<1, WeightTile<D, kBf16, 16, 2, 2>>(),
+          instance<3, WeightTile<D, kBf16, 64, 2, 1>>(), instance<4, WeightTile<D, kBf16, 128, 2, 1>>()};
 }
 
 template <std::size_t... kSizes>
@@ -62,9 +62,20 @@ template <int kBits>
 using AnyFloats = Decoder<WeightKind::kFloat, kBits, true>;
 using Dense = Decoder<WeightKind::kDense, 16>;
 
-std::span<const WeightInstance> weight_integers();
-std::span<const WeightInstance> weight_narrow_floats();  ///< 3, 4 and 5 bits
-std::span<const WeightInstance> weight_wide_floats();    ///< 6 and 8 bits, and dense
-std::span<const WeightInstance> weight_any_floats();
+// One list per file of weight_instances/.
+std::span<const WeightInstance> weight_int2();
+std::span<const WeightInstance> weight_int3();
+std::span<const WeightInstance> weight_int4();
+std::span<const WeightInstance> weight_int8();
+std::span<const WeightInstance> weight_fp3();
+std::span<const WeightInstance> weight_fp4();
+std::span<const WeightInstance> weight_fp5();
+std::span<const WeightInstance> weight_fp6();
+std::span<const WeightInstance> weight_fp8();
+std::span<const WeightInstance> weight_any_fp4();
+std::span<const WeightInstance> weight_any_fp5();
+std::span<const WeightInstance> weight_any_fp6();
+std::span<const WeightInstance> weight_any_fp8();
+std::span<const WeightInstance> weight_dense();
 
 }  // namespace narrow::cuda::sm90

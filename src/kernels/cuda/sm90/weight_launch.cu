@@ -13,6 +13,9 @@ using namespace sm90;
 
 constexpr int kMostShared = 232448, kMostSlots = 12;
 
+constexpr auto kLists = {weight_int2, weight_int3, weight_int4, weight_int8, weight_fp3,     weight_fp4,     weight_fp5,
+                         weight_fp6,  weight_fp8,  weight_any_fp4, weight_any_fp5, weight_any_fp6, weight_any_fp8, weight_dense};
+
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
 /// Floats stored for another mantissa than theirs (or for a special meaning of the top exponent) take the decoder that is told at run time.
@@ -23,11 +26,12 @@ bool needs_any(const WeightView& w) {
 
 const WeightInstance* find_instance(const WeightProblem& problem, int config) {
   const WeightView& w = problem.w;
-  if (!w.is_prepared || (w.layout.scale != ChunkScale::kNone && weight_configs()[static_cast<std::size_t>(config)].tokens == 256)) return nullptr;
+  const bool along_k = w.layout.scale != ChunkScale::kNone;
+  if (!w.is_prepared || (along_k && weight_configs()[static_cast<std::size_t>(config)].tokens == 256)) return nullptr;
   const bool dense = w.layout.kind == WeightKind::kDense, bf16 = problem.x_type == DType::kBf16;
   if (dense && (w.scheme.element == kBf16) != bf16) return nullptr;
-  for (const auto& list : {weight_integers(), weight_narrow_floats(), weight_wide_floats(), weight_any_floats()})
-    for (const WeightInstance& one : list)
+  for (const auto list : kLists)
+    for (const WeightInstance& one : list())
       if (one.config == config && one.kind == w.layout.kind && one.bits == w.layout.bits && one.bf16 == bf16 && one.any == needs_any(w))
         return &one;
   return nullptr;
@@ -46,7 +50,8 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
 }
 
 /// A matrix of 16-bit values in swizzled boxes of 64 columns; of x, columns are cut into planes of 64, several of which make a box.
-bool encode_map(CUtensorMap& map, const void* data, std::int64_t columns, std::int64_t rows, std::int64_t pitch, int box_rows, int box_planes) {
+bool encode_map(CUtensorMap& map, const void* data, std::int64_t columns, std::int64_t rows, std::int64_t pitch, int box_rows,
+                int box_planes) {
   const bool planes = box_planes > 0;
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(planes ? 64 : columns), static_cast<cuuint64_t>(rows),
                                static_cast<cuuint64_t>(ceil_div(columns, 64))},
@@ -66,7 +71,7 @@ bool set_slots(WeightParams& p, const WeightInstance& one, const WeightConfig& c
         if (one.shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts) <= kMostShared) return true;
     return false;
   }
-  for (p.weight_slots = p.token_slots = kMostSlots; p.weight_slots >= 2; p.weight_slots = --p.token_slots)
+  for (p.weight_slots = p.token_slots = kMostSlots; p.weight_slots >= 1; p.weight_slots = --p.token_slots)
     if (one.shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts) <= kMostShared) return true;
   return false;
 }
@@ -110,9 +115,12 @@ int launch_weight_product(const WeightProblem& problem, const WeightPlan& plan, 
   p.y_pitch = problem.y_pitch;
   if (!set_slots(p, *one, c)) return cudaErrorInvalidConfiguration;
   const bool plain = e.bias == nullptr && e.activation == Activation::kNone && e.multiplier == nullptr && e.residual == nullptr;
-  p.box_stores = one->store_bytes > 0 && plain && e.out != DType::kF32 && problem.y_pitch % 8 == 0 && is_aligned(problem.y, 16);
+  const bool plain_16_bit = plain && e.out != DType::kF32;
+  p.plain_stores = plain_16_bit && c.tokens <= 32;
+  p.box_stores = plain_16_bit && c.tokens > 32 && problem.y_pitch % 8 == 0 && is_aligned(problem.y, 16);
   CUtensorMap x{}, y{};
-  if (!encode_map(x, problem.x, w.k, problem.m, problem.x_pitch, c.tokens, one->token_bytes / (c.tokens * 128))) return cudaErrorInvalidValue;
+  const int planes = one->token_bytes / (c.tokens * 128);
+  if (!encode_map(x, problem.x, w.k, problem.m, problem.x_pitch, c.tokens, planes)) return cudaErrorInvalidValue;
   if (p.box_stores && !encode_map(y, problem.y, w.n, problem.m, problem.y_pitch, 32, 0)) return cudaErrorInvalidValue;
 
   const int shared = one->shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts);
