@@ -27,7 +27,7 @@ struct Sizes {
   std::int64_t n, k;
 };
 constexpr Sizes kSizes[] = {{4096, 4096}, {11008, 4096}, {4096, 11008}, {8192, 8192}, {28672, 8192}};
-constexpr std::int64_t kRows[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 4096};
+constexpr std::int64_t kRows[] = {1, 8, 16, 32, 64, 128, 256, 1024, 4096};
 const Device kDevice = Device::cuda(0);
 
 __device__ std::uint64_t mix(std::uint64_t x) {

@@ -92,6 +92,10 @@ NARROW_HOST_DEVICE constexpr Placement make_placement(WeightKind kind, int bits)
   return placement;
 }
 
+/// The same, made once for all that ask for it while compiling.
+template <WeightKind kKind, int kBits>
+inline constexpr Placement kPlacement = make_placement(kKind, kBits);
+
 /// The scales inside chunks.
 enum class ChunkScale : std::uint8_t { kNone, kFloat, kBf16 };
 

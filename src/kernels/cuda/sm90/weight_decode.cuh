@@ -51,7 +51,7 @@ __device__ inline std::uint32_t and_or(std::uint32_t a, std::uint32_t mask, std:
 /// The bits of a pair at their places, or-ed to `start`.
 template <WeightKind kKind, int kBits, int kLowest, int kPair>
 __device__ inline std::uint32_t gather_bits(const std::uint32_t* words, std::uint32_t start) {
-  constexpr Moves kMoves = moves_of(make_placement(kKind, kBits), kKind, kBits, kLowest, kPair);
+  constexpr Moves kMoves = moves_of(kPlacement<kKind, kBits>, kKind, kBits, kLowest, kPair);
   std::uint32_t result = start;
 #pragma unroll
   for (int i = 0; i < kMoves.count; ++i) {

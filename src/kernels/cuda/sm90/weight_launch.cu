@@ -26,8 +26,10 @@ bool needs_any(const WeightView& w) {
 
 const WeightInstance* find_instance(const WeightProblem& problem, int config) {
   const WeightView& w = problem.w;
-  const bool along_k = w.layout.scale != ChunkScale::kNone;
-  if (!w.is_prepared || (along_k && weight_configs()[static_cast<std::size_t>(config)].tokens == 256)) return nullptr;
+  // Tiles of many tokens have no registers for scales that change along k, or would wait too often for those that change within a chunk.
+  const int tokens = weight_configs()[static_cast<std::size_t>(config)].tokens;
+  const bool along_k = w.layout.scale != ChunkScale::kNone, inside_chunks = along_k && w.layout.step < kChunkDepth;
+  if (!w.is_prepared || (along_k && tokens > 128) || (inside_chunks && tokens > 32)) return nullptr;
   const bool dense = w.layout.kind == WeightKind::kDense, bf16 = problem.x_type == DType::kBf16;
   if (dense && (w.scheme.element == kBf16) != bf16) return nullptr;
   for (const auto list : kLists)

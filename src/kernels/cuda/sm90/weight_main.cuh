@@ -6,7 +6,7 @@
 ///           memory. A tile has kRowGroups * 64 rows and kTokens tokens. kDepthGroups warpgroups, and the thread blocks of a cluster, take
 ///           turns along k and send their sums to the first one's shared memory, where they are added in one order.
 /// Scales:   those of a row multiply its sum at the end. Those that change along k multiply the accumulators of their columns in fp32:
-///           sum = fma(accumulator, scale, sum), every 128 columns (or less).
+///           sum = fma(accumulator, scale, sum), every 128 columns (tiles of up to 128 tokens) or less (up to 32).
 /// Requires: compute capability 9.0; rows of x 16-byte aligned (ops/cuda_weights.cc sees to it).
 /// Bound:    the bytes of the weight, or decoding, up to about 100 tokens, then the tensor cores. Meaning: reference/matmul.cc within the
 ///           contract's bound.
@@ -48,7 +48,7 @@ struct WeightTile {
   static constexpr int kCount = kTokens / 2;          ///< accumulators of a thread
   static constexpr bool kWarps = kTokens <= 32;       ///< mma of single warps, which wait for nothing; else wgmma
   static constexpr bool kRowScales = kTokens == 256;  ///< no second set of sums: scales along k are left to smaller tiles
-  static constexpr int kUnit = kWarps ? 2 : 1;                         ///< chunks that a warpgroup finds in a slot
+  static constexpr int kUnit = kTokens <= 16 ? 2 : 1;                    ///< chunks that a warpgroup finds in a slot
   static constexpr int kSlotChunks = kDepthGroups * kUnit;             ///< chunks along k of a slot of weights
   static constexpr int kTokenDepth = kRowScales ? 64 : kChunkDepth * kSlotChunks;  ///< columns of a slot of tokens
   static constexpr int kTokenBytes = kTokens * kTokenDepth * 2;
@@ -196,7 +196,6 @@ class WeightConsumer {
   __device__ void multiply(float (&sums)[T::kCount]) {
 #pragma unroll
     for (int i = 0; i < T::kCount; ++i) sums[i] = 0.0f;
-    const bool fine = p.step < kChunkDepth;
     if constexpr (T::kWarps) {
       if (p.scale == ChunkScale::kNone) multiply_warps<0>(sums);
       else if (p.step == 128) multiply_warps<8>(sums);
@@ -206,8 +205,7 @@ class WeightConsumer {
     } else if constexpr (T::kRowScales) {
       multiply_rows(sums);
     } else {
-      if (fine) multiply_blocks(sums);
-      else multiply_chunks(sums);
+      multiply_chunks(sums);
     }
   }
 
@@ -239,15 +237,12 @@ class WeightConsumer {
       T::Decode::template set_zero<T::kBf16>(state, 1, zeros[second]);
     }
   }
-  /// Four steps of 16 columns, from `first` on, of a chunk whose words are loaded (of dense weights, loads them).
-  template <bool kFine>
+  /// The four steps of half a chunk whose words are loaded (of dense weights, loads them).
   __device__ void decode_half(const std::byte* chunk, std::uint32_t (&words)[kWords], int half, std::uint32_t (&a)[kPairs]) {
     if constexpr (T::kBits > 8) load_words(chunk, words, half);
     const std::uint32_t* its = words + (T::kBits <= 8 ? half * T::kBits : 0);
     [&]<int... kStep>(std::integer_sequence<int, kStep...>) {
-      ((kFine ? load_zeros(chunk, half * 4 + kStep) : void(),
-        T::Decode::template decode_step<T::kBf16, kStep>(its, state, a + 4 * kStep)),
-       ...);
+      (T::Decode::template decode_step<T::kBf16, kStep>(its, state, a + 4 * kStep), ...);
     }(std::make_integer_sequence<int, 4>{});
   }
   __device__ void load_scales(const std::byte* chunk, int step, float (&scales)[2]) const {
@@ -359,7 +354,7 @@ class WeightConsumer {
       load_zeros(chunk, 0);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        decode_half<false>(chunk, words, half, a[half]);
+        decode_half(chunk, words, half, a[half]);
         if (half == 1) release_weights();
         shared.tokens_full[tokens.slot].wait(tokens.parity);
         const std::uint32_t b = token_word(tokens.slot, 0);
@@ -391,7 +386,7 @@ class WeightConsumer {
       if constexpr (T::kBits <= 8) load_words(chunk, words, 0);
       load_scales(chunk, 0, its);
       load_zeros(chunk, 0);
-      decode_half<false>(chunk, words, 0, a[0]);
+      decode_half(chunk, words, 0, a[0]);
     };
     const auto issue = [&] {
       shared.tokens_full[tokens.slot].wait(tokens.parity);
@@ -401,7 +396,7 @@ class WeightConsumer {
 #pragma unroll
       for (int step = 0; step < 4; ++step) wgmma_registers<T::kBf16>(accumulators, a[0] + step * 4, operand(b + step * 2), step > 0);
       wgmma_commit();
-      decode_half<false>(chunk_of(weights.slot), words, 1, a[1]);
+      decode_half(chunk_of(weights.slot), words, 1, a[1]);
       release_weights();
       wgmma_fence();
 #pragma unroll
@@ -422,47 +417,6 @@ class WeightConsumer {
     wgmma_wait<0>();
     release_tokens();
     promote(sums, accumulators, scales);
-  }
-
-  /// Several scales per chunk: 64, 32 or 16 columns at a time.
-  __device__ void multiply_blocks(float (&sums)[T::kCount]) {
-    std::uint32_t words[kWords], a[kPairs];
-    float accumulators[T::kCount], scales[2];
-    for (int left = chunks; left > 0; --left) {
-      shared.weights_full[weights.slot].wait(weights.parity);
-      const std::byte* chunk = chunk_of(weights.slot);
-      if constexpr (T::kBits <= 8) load_words(chunk, words, 0);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        decode_half<true>(chunk, words, half, a);
-        if (half == 0) shared.tokens_full[tokens.slot].wait(tokens.parity);
-        const std::uint32_t b = token_word(tokens.slot, half);
-        const auto multiply_steps = [&](int first, int count) {
-          load_scales(chunk, half * 4 + first, scales);
-          pin(accumulators);
-          wgmma_fence();
-#pragma unroll
-          for (int step = 0; step < count; ++step)
-            wgmma_registers<T::kBf16>(accumulators, a + (first + step) * 4, operand(b + (first + step) * 2), step > 0);
-          wgmma_commit();
-          wgmma_wait<0>();
-          promote(sums, accumulators, scales);
-        };
-        if (p.step == 64) {
-          multiply_steps(0, 4);
-        } else if (p.step == 32) {
-          multiply_steps(0, 2);
-          multiply_steps(2, 2);
-        } else {
-          multiply_steps(0, 1);
-          multiply_steps(1, 1);
-          multiply_steps(2, 1);
-          multiply_steps(3, 1);
-        }
-      }
-      release_weights();
-      release_tokens();
-    }
   }
 
   RingPlace weights, tokens;

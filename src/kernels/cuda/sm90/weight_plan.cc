@@ -26,7 +26,7 @@ int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 
 /// Sums of the other parts lie in shared memory, beside at least two slots of weights and tokens (sm90/weight_main.cuh).
 bool leaves_room(const WeightConfig& c, const WeightLayoutInfo& layout, int parts) {
   constexpr int kShared = 227 * 1024, kStores = 20 * 1024;
-  const int unit = c.tokens <= 32 ? 2 : 1, chunks = c.depth_groups * unit;
+  const int unit = c.tokens <= 16 ? 2 : 1, chunks = c.depth_groups * unit;
   const int slot = c.row_groups * chunks * layout.chunk_bytes() + chunks * kChunkDepth * c.tokens * 2;
   return 2 * slot + (parts * c.depth_groups - 1) * c.row_groups * c.tokens * 64 * 4 + kStores <= kShared;
 }
