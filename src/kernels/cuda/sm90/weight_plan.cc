@@ -1,6 +1,6 @@
 /// Which configuration a product with prepared weights runs in: an estimate of each, the lowest wins.
 ///
-///   us = start + rounds * (chunks of a part * us of a chunk + finish) + what parts cost,   rounds = ceil(tiles / workers)
+///   us = start + rounds * (chunks of a part * us of a chunk + finish + what parts cost),   rounds = ceil(tiles / workers)
 ///   us of a chunk = max(that of the configuration, bytes of its weights / what a multiprocessor gets from memory)
 ///
 /// The constants are fitted to measurements on an H200 (docs/kernels/cuda_weight_only.md).
@@ -19,7 +19,7 @@ constexpr std::array kConfigs = {
 };
 
 constexpr int kMostParts = 4, kUsefulParts = 2;  // clusters of three and four start late and leave multiprocessors over
-constexpr double kStart = 3.0, kFinish = 0.6, kParts = 1.3, kBytesPerMicrosecond = 34000.0;
+constexpr double kStart = 3.0, kFinish = 0.6, kParts = 0.8, kPartsPerToken = 0.015, kBytesPerMicrosecond = 34000.0;
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -51,7 +51,7 @@ double estimate_weight_plan(const WeightProblem& problem, const WeightPlan& plan
   const WeightLayoutInfo& layout = problem.w.layout;
   const double rounds = ceil_div(plan.tiles, plan.workers), chunks = ceil_div(layout.depth_chunks, plan.parts);
   const double chunk = std::max(c.chunk_microseconds, c.row_groups * layout.chunk_bytes() / kBytesPerMicrosecond);
-  return kStart + rounds * (chunks * chunk + kFinish) + (plan.parts > 1 ? kParts : 0.0);
+  return kStart + rounds * (chunks * chunk + kFinish + (plan.parts > 1 ? kParts + kPartsPerToken * c.tokens : 0.0));
 }
 
 WeightPlan choose_weight_plan(const WeightProblem& problem, int multiprocessors) {
