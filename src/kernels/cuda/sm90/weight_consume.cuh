@@ -122,9 +122,11 @@ class WeightConsumer {
   /// are promoted; 0: never.
   template <int kBlock>
   __device__ void multiply_warps(float (&sums)[T::kCount]) {
+    constexpr bool kScaled = kBlock > 0;
+    constexpr int kSteps = kScaled ? kBlock : 8;
     std::uint32_t words[kWords];
-    float promoted[kBlock > 0 ? T::kCount : 1], scales[2];
-    float* accumulators = kBlock > 0 ? promoted : sums;
+    float promoted[kScaled ? T::kCount : 1], scales[2];
+    float* accumulators = kScaled ? promoted : sums;
     // Row l % 8 of matrix l / 8: 8 tokens x 8 columns each, two along the columns and two along tokens, or, of 8 tokens, four along the
     // columns, which are two steps. 16-byte pieces are swizzled.
     constexpr bool kEight = T::kTokens == 8;
@@ -142,7 +144,7 @@ class WeightConsumer {
         load_zeros(chunk, 0);
         const auto step = [&]<int kStep>(std::integral_constant<int, kStep>) {  // 16 columns
           constexpr int kHalf = kStep / 4;
-          if constexpr (kBlock > 0 && kStep % kBlock == 0) {
+          if constexpr (kScaled && kStep % kSteps == 0) {
             load_scales(chunk, kStep, scales);
             if constexpr (kStep > 0) load_zeros(chunk, kStep);
 #pragma unroll
@@ -161,7 +163,7 @@ class WeightConsumer {
             mma_16x8<T::kBf16>(accumulators + block * 8, a, b[0], b[1]);
             mma_16x8<T::kBf16>(accumulators + block * 8 + 4, a, b[2], b[3]);
           }
-          if constexpr (kBlock > 0 && (kStep + 1) % kBlock == 0)
+          if constexpr (kScaled && (kStep + 1) % kSteps == 0)
 #pragma unroll
             for (int i = 0; i < T::kCount; ++i) sums[i] = __fmaf_rn(accumulators[i], scales[i / 2 % 2], sums[i]);
         };
