@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace narrow::bench {
@@ -60,6 +61,33 @@ class CublasLt {
     require(layout_create_(&p.w, type, k, n, k));
     require(layout_create_(&p.x, type, k, m, k));
     require(layout_create_(&p.d, integer ? (int32 ? kReal32I : kReal8I) : kBf16, n, m, n));
+    void* preference = nullptr;
+    require(preference_create_(&preference));
+    require(preference_set_(preference, kMaxWorkspace, &kWorkspace, sizeof kWorkspace));
+    struct Result {
+      Algorithm algorithm;
+      std::size_t workspace;
+      int state;
+      float waves;
+      int reserved[4];
+    };
+    std::vector<Result> results(8);
+    int found = 0;
+    require(heuristic_(handle_, p.desc, p.w, p.x, p.d, p.d, preference, static_cast<int>(results.size()), results.data(), &found));
+    for (int i = 0; i < found; ++i) p.algorithms.push_back(results[static_cast<std::size_t>(i)].algorithm);
+    return p;
+  }
+
+  /// X, W and D in bf16 or fp16.
+  Product dense_product(std::int64_t m, std::int64_t n, std::int64_t k, bool bf16) const {
+    constexpr int kCompute32F = 68, kReal32F = 0, kFp16 = 2, kBf16 = 14, kTransA = 3, kMaxWorkspace = 1, kTransposed = 1;
+    const int type = bf16 ? kBf16 : kFp16;
+    Product p{};
+    require(desc_create_(&p.desc, kCompute32F, kReal32F));
+    require(desc_set_(p.desc, kTransA, &kTransposed, sizeof kTransposed));
+    require(layout_create_(&p.w, type, k, n, k));
+    require(layout_create_(&p.x, type, k, m, k));
+    require(layout_create_(&p.d, type, n, m, n));
     void* preference = nullptr;
     require(preference_create_(&preference));
     require(preference_set_(preference, kMaxWorkspace, &kWorkspace, sizeof kWorkspace));

@@ -1,7 +1,9 @@
 # The CUDA half of the device layer and the GPU kernels, or the stub in their place.
-target_sources(narrow PRIVATE ops/cuda_fused.cc ops/cuda_int8_matmul.cc ops/cuda_matmul.cc ops/cuda_quantize.cc ops/cuda_training.cc)
+target_sources(narrow PRIVATE ops/cuda_fused.cc ops/cuda_int8_matmul.cc ops/cuda_matmul.cc ops/cuda_quantize.cc ops/cuda_training.cc
+  ops/cuda_weights.cc)
 if(NOT NARROW_WITH_CUDA)
-  target_sources(narrow PRIVATE device/cuda_stub.cc kernels/cuda_stub.cc kernels/cuda_fused_stub.cc kernels/cuda_matmul_stub.cc)
+  target_sources(narrow PRIVATE device/cuda_stub.cc kernels/cuda_stub.cc kernels/cuda_fused_stub.cc kernels/cuda_matmul_stub.cc
+    kernels/cuda_weights_stub.cc)
   return()
 endif()
 target_sources(narrow PRIVATE
@@ -26,7 +28,10 @@ target_sources(narrow PRIVATE
   kernels/cuda/quantize_tensor.cu
   kernels/cuda/sm90/byte_plan.cc
   kernels/cuda/tables.cc
-  kernels/cuda/training.cu)
+  kernels/cuda/sm90/weight_plan.cc
+  kernels/cuda/training.cu
+  kernels/cuda/weight_prepare.cu
+  kernels/cuda/weight_product_any.cu)
 # Codes must be the CPU's: no contraction, IEEE divisions and square roots, subnormals kept (nvcc's defaults but for the first).
 target_compile_options(narrow PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -fmad=false -Xcompiler=-Wall,-Wextra -Xcudafe=--diag_suppress=20012>)
@@ -39,7 +44,22 @@ add_library(narrow_sm90 OBJECT
   kernels/cuda/sm90/few_rows.cu
   kernels/cuda/sm90/fp8_other.cu
   kernels/cuda/sm90/fp8_tile_scaled.cu
-  kernels/cuda/sm90/int8.cu)
+  kernels/cuda/sm90/int8.cu
+  kernels/cuda/sm90/weight_instances/any_fp4.cu
+  kernels/cuda/sm90/weight_instances/any_fp5.cu
+  kernels/cuda/sm90/weight_instances/any_fp6.cu
+  kernels/cuda/sm90/weight_instances/any_fp8.cu
+  kernels/cuda/sm90/weight_instances/dense.cu
+  kernels/cuda/sm90/weight_instances/fp3.cu
+  kernels/cuda/sm90/weight_instances/fp4.cu
+  kernels/cuda/sm90/weight_instances/fp5.cu
+  kernels/cuda/sm90/weight_instances/fp6.cu
+  kernels/cuda/sm90/weight_instances/fp8.cu
+  kernels/cuda/sm90/weight_instances/int2.cu
+  kernels/cuda/sm90/weight_instances/int3.cu
+  kernels/cuda/sm90/weight_instances/int4.cu
+  kernels/cuda/sm90/weight_instances/int8.cu
+  kernels/cuda/sm90/weight_launch.cu)
 set_target_properties(narrow_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real)
 target_include_directories(narrow_sm90 PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(narrow_sm90 PRIVATE

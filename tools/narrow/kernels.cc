@@ -14,6 +14,7 @@
 #include "dispatch/quantize.h"
 #include "kernels/matmul.h"
 #include "narrow/cuda_matmul.h"
+#include "narrow/cuda_weights.h"
 #include "narrow/error.h"
 #include "narrow/matmul.h"
 #include "narrow/quantize.h"
@@ -190,6 +191,8 @@ void explain_product(Context& context, const std::vector<std::string>& words) {
   // Weights in fp8 and int8: how an H200 would multiply them, with activations in the scales that go with them.
   for (const MatmulChoice& choice : cuda::explain_fp8_matmul(sizes[0], sizes[1], sizes[2], scheme)) add(choice);
   for (const MatmulChoice& choice : cuda::explain_int8_matmul(sizes[0], sizes[1], sizes[2], scheme)) add(choice);
+  // And with activations in fp16.
+  for (const MatmulChoice& choice : cuda::explain_weight_matmul(sizes[0], sizes[1], sizes[2], scheme)) add(choice);
   context.answer(Json{{"m", sizes[0]}, {"n", sizes[1]}, {"k", sizes[2]}, {"scheme", scheme.to_string()}, {"rows", rows}});
   context.print(text.render(context.out));
 }

@@ -73,12 +73,16 @@ __device__ inline void copy_box(void* to, const CUtensorMap& map, int column, in
                : "memory");
 }
 
-/// The same of a matrix in stripes of 32 columns: the box has several stripes from `stripe` on, one after the other.
-__device__ inline void copy_stripes(void* to, const CUtensorMap& map, int row, int stripe, Barrier& barrier) {
+/// A box of a tensor of three dimensions, from (column, row, plane) on.
+__device__ inline void copy_box_3d(void* to, const CUtensorMap& map, int column, int row, int plane, Barrier& barrier) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
                    shared_address(to)),
-               "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(barrier.address()), "r"(0), "r"(row), "r"(stripe)
+               "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(barrier.address()), "r"(column), "r"(row), "r"(plane)
                : "memory");
+}
+/// The same of a matrix in stripes of 32 columns: the box has several stripes from `stripe` on, one after the other.
+__device__ inline void copy_stripes(void* to, const CUtensorMap& map, int row, int stripe, Barrier& barrier) {
+  copy_box_3d(to, map, 0, row, stripe, barrier);
 }
 
 /// The same box into every thread block of `mask`, each completing on its own barrier at the same place.
@@ -111,6 +115,25 @@ __device__ inline void prefetch_box(const CUtensorMap& map, int column, int row)
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(reinterpret_cast<std::uint64_t>(&map)), "r"(column),
                "r"(row)
                : "memory");
+}
+
+/// Brings bytes (a multiple of 16) into the second-level cache; harmless as above.
+__device__ inline void prefetch_bulk(const void* from, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
+/// Sixteen bytes into the shared memory of thread block `rank`, at the same place as `here` in this one's; counts on the barrier at the same
+/// place as `barrier` there when they are visible.
+__device__ inline void send_remote(const void* here, float4 value, Barrier& barrier, std::uint32_t rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 to, counter;\n"
+      "mapa.shared::cluster.u32 to, %0, %2;\n"
+      "mapa.shared::cluster.u32 counter, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [to], {%3, %4, %5, %6}, [counter];\n"
+      "}\n" ::"r"(shared_address(here)),
+      "r"(barrier.address()), "r"(rank), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+      : "memory");
 }
 
 /// Four bytes, by the ordinary way into shared memory; arrives on the barrier (which must count this arrival) when they are there.
@@ -192,6 +215,33 @@ __device__ inline void store_shared(std::uint32_t address, std::uint16_t value) 
 __device__ inline void store_matrices(std::uint32_t address, std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
+}
+
+/// The same, each matrix transposed: row r of memory gets column r of the fragment.
+__device__ inline void store_matrices_transposed(std::uint32_t address, std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+/// The inverse of store_matrices: four 8x8 matrices of 16-bit values from shared memory.
+__device__ inline void load_matrices(std::uint32_t address, std::uint32_t (&values)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3])
+               : "r"(address)
+               : "memory");
+}
+
+/// D[16, 8] += A[16, 16] * B[8, 16]^T of one warp, in the fragments of wgmma_registers.cuh (d[0..3] for one i).
+template <bool kBf16>
+__device__ inline void mma_16x8(float* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1) {
+  if constexpr (kBf16)
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 }  // namespace narrow::cuda::sm90

@@ -1,0 +1,88 @@
+#pragma once
+/// Timing of GPU work: calls captured into a graph, whose replays are timed with events; several graphs in turns, so that they meet the
+/// same clocks.
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <vector>
+
+#include "narrow/cuda.h"
+
+namespace narrow::bench {
+
+inline void require(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorName(error));
+  std::exit(1);
+}
+
+/// `call(i)` works on the i-th of `sets` sets of buffers.
+class TimedGraph {
+ public:
+  TimedGraph(cuda::Stream stream, const std::function<void(std::size_t)>& call, std::size_t sets) : stream_(stream) {
+    require(cudaEventCreate(&start_), "cudaEventCreate");
+    require(cudaEventCreate(&stop_), "cudaEventCreate");
+    for (std::size_t i = 0; i < 2; ++i) call(i % sets);
+    capture([&] { call(0); });
+    const double once = std::max(1.0, sample());
+    calls_ = static_cast<int>(std::clamp(1000.0 / once, 3.0, 100.0));
+    cudaGraphExecDestroy(executable_);
+    capture([&] {
+      for (int i = 0; i < calls_; ++i) call(static_cast<std::size_t>(i) % sets);
+    });
+    sample();
+  }
+  ~TimedGraph() {
+    cudaGraphExecDestroy(executable_);
+    cudaEventDestroy(start_);
+    cudaEventDestroy(stop_);
+  }
+  TimedGraph(const TimedGraph&) = delete;
+  TimedGraph& operator=(const TimedGraph&) = delete;
+
+  /// Microseconds of one call in one replay.
+  double sample() {
+    require(cudaEventRecord(start_, stream_), "cudaEventRecord");
+    require(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch");
+    require(cudaEventRecord(stop_, stream_), "cudaEventRecord");
+    cuda::synchronize(stream_);
+    float milliseconds = 0;
+    require(cudaEventElapsedTime(&milliseconds, start_, stop_), "cudaEventElapsedTime");
+    return 1000.0 * milliseconds / calls_;
+  }
+
+ private:
+  void capture(const std::function<void()>& body) {
+    cudaGraph_t graph;
+    require(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    body();
+    require(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+    require(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
+    cudaGraphDestroy(graph);
+  }
+  cuda::Stream stream_;
+  cudaGraphExec_t executable_{};
+  cudaEvent_t start_{}, stop_{};
+  int calls_ = 1;
+};
+
+inline double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// Samples of several graphs in turns; their medians.
+inline std::vector<double> in_turns(const std::vector<TimedGraph*>& timed, int rounds) {
+  std::vector<std::vector<double>> samples(timed.size());
+  for (int i = 0; i < rounds; ++i)
+    for (std::size_t j = 0; j < timed.size(); ++j) samples[j].push_back(timed[j]->sample());
+  std::vector<double> medians;
+  for (const auto& s : samples) medians.push_back(median(s));
+  return medians;
+}
+
+}  // namespace narrow::bench

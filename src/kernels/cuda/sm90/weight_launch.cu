@@ -1,0 +1,145 @@
+/// From a problem and a plan to a launch: tensor maps, slots, the instance.
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/sm90/weight_kernels.h"
+
+namespace narrow::cuda {
+namespace {
+
+using namespace sm90;
+
+constexpr int kMostShared = 232448, kMostSlots = 12;
+
+constexpr auto kLists = {weight_int2, weight_int3, weight_int4, weight_int8, weight_fp3,     weight_fp4,     weight_fp5,
+                         weight_fp6,  weight_fp8,  weight_any_fp4, weight_any_fp5, weight_any_fp6, weight_any_fp8, weight_dense};
+
+int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+/// Floats stored for another mantissa than theirs (or for a special meaning of the top exponent) take the decoder that is told at run time.
+bool needs_any(const WeightView& w) {
+  return w.layout.kind == WeightKind::kFloat &&
+         (w.scheme.element.mantissa_bits != stored_mantissa(w.layout.bits) || w.scheme.element.specials == Specials::kIeee);
+}
+
+const WeightInstance* find_instance(const WeightProblem& problem, int config) {
+  const WeightView& w = problem.w;
+  // Tiles of many tokens have no registers for scales that change along k, or would wait too often for those that change within a chunk.
+  const int tokens = weight_configs()[static_cast<std::size_t>(config)].tokens;
+  const bool along_k = w.layout.scale != ChunkScale::kNone, inside_chunks = along_k && w.layout.step < kChunkDepth;
+  if (!w.is_prepared || (along_k && tokens > 128) || (inside_chunks && tokens > 32)) return nullptr;
+  const bool dense = w.layout.kind == WeightKind::kDense, bf16 = problem.x_type == DType::kBf16;
+  if (dense && (w.scheme.element == kBf16) != bf16) return nullptr;
+  for (const auto list : kLists)
+    for (const WeightInstance& one : list())
+      if (one.config == config && one.kind == w.layout.kind && one.bits == w.layout.bits && one.bf16 == bf16 && one.any == needs_any(w))
+        return &one;
+  return nullptr;
+}
+
+/// cuTensorMapEncodeTiled, from the driver that is there: the library does not link it.
+PFN_cuTensorMapEncodeTiled_v12000 encoder() {
+  static const PFN_cuTensorMapEncodeTiled_v12000 function = [] {
+    void* address = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &found) != cudaSuccess)
+      return PFN_cuTensorMapEncodeTiled_v12000{};
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(address);
+  }();
+  return function;
+}
+
+/// A matrix of 16-bit values in swizzled boxes of 64 columns; of x, columns are cut into planes of 64, several of which make a box.
+bool encode_map(CUtensorMap& map, const void* data, std::int64_t columns, std::int64_t rows, std::int64_t pitch, int box_rows,
+                int box_planes) {
+  const bool planes = box_planes > 0;
+  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(planes ? 64 : columns), static_cast<cuuint64_t>(rows),
+                               static_cast<cuuint64_t>(ceil_div(columns, 64))},
+                   strides[2] = {static_cast<cuuint64_t>(pitch * 2), 128};
+  const cuuint32_t box[3] = {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_planes)}, steps[3] = {1, 1, 1};
+  return encoder() != nullptr &&
+         encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, planes ? 3 : 2, const_cast<void*>(data), sizes, strides, box, steps,
+                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+/// As many slots as fit; of tiles of 256 tokens those of tokens are half as deep as chunks and few, the rest is for weights.
+bool set_slots(WeightParams& p, const WeightInstance& one, const WeightConfig& c) {
+  if (c.tokens == 256) {
+    for (p.token_slots = 5; p.token_slots >= 3; --p.token_slots)
+      for (p.weight_slots = 6; p.weight_slots >= (p.token_slots == 3 ? 2 : 3); --p.weight_slots)
+        if (one.shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts) <= kMostShared) return true;
+    return false;
+  }
+  for (p.weight_slots = p.token_slots = kMostSlots; p.weight_slots >= 1; p.weight_slots = --p.token_slots)
+    if (one.shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts) <= kMostShared) return true;
+  return false;
+}
+
+}  // namespace
+
+bool has_weight_config(const WeightProblem& problem, int config) { return find_instance(problem, config) != nullptr; }
+
+int launch_weight_product(const WeightProblem& problem, const WeightPlan& plan, Stream stream) {
+  const WeightView& w = problem.w;
+  const WeightConfig& c = weight_configs()[static_cast<std::size_t>(plan.config)];
+  const WeightInstance* one = find_instance(problem, plan.config);
+  if (one == nullptr) return cudaErrorInvalidValue;
+  const WeightEpilogue& e = problem.epilogue;
+  const Format& element = w.scheme.element;
+  WeightParams p{};
+  p.chunks = w.chunks;
+  p.factors = w.factors;
+  p.m = problem.m;
+  p.n = w.n;
+  p.row_chunks = w.layout.row_chunks;
+  p.depth_chunks = w.layout.depth_chunks;
+  p.chunk_bytes = w.layout.chunk_bytes();
+  p.scale_offset = w.layout.code_bytes();
+  p.zero_offset = w.layout.has_zeros ? w.layout.code_bytes() + w.layout.scale_bytes() : 0;
+  p.scale = w.layout.scale;
+  p.step = w.layout.scale == ChunkScale::kNone ? kChunkDepth : w.layout.step;
+  p.step_shift = std::countr_zero(static_cast<unsigned>(p.step));
+  p.integer_offset = w.layout.kind == WeightKind::kInteger && element.is_signed ? 1 << (w.layout.bits - 1) : 0;
+  if (w.layout.kind == WeightKind::kFloat) {
+    p.shift = static_cast<std::uint32_t>(stored_mantissa(w.layout.bits) - element.mantissa_bits) & 31u;
+    p.magnitude = (((1u << (element.bits - 1)) - 1u) << (10 - element.mantissa_bits)) * 0x00010001u;
+  }
+  p.row_tiles = ceil_div(w.layout.row_chunks, c.row_groups);
+  p.token_tiles = ceil_div(problem.m, c.tokens);
+  p.band = std::min(8, p.token_tiles);
+  p.parts = plan.parts;
+  p.workers = std::min(plan.workers, p.row_tiles * p.token_tiles);
+  p.epilogue = e;
+  p.y = problem.y;
+  p.y_pitch = problem.y_pitch;
+  if (!set_slots(p, *one, c)) return cudaErrorInvalidConfiguration;
+  const bool plain = e.bias == nullptr && e.activation == Activation::kNone && e.multiplier == nullptr && e.residual == nullptr;
+  const bool plain_16_bit = plain && e.out != DType::kF32;
+  p.plain_stores = plain_16_bit && c.tokens <= 32;
+  p.box_stores = plain_16_bit && c.tokens > 32 && problem.y_pitch % 8 == 0 && is_aligned(problem.y, 16);
+  CUtensorMap x{}, y{};
+  const int planes = one->token_bytes / (c.tokens * 128);
+  if (!encode_map(x, problem.x, w.k, problem.m, problem.x_pitch, c.tokens, planes)) return cudaErrorInvalidValue;
+  if (p.box_stores && !encode_map(y, problem.y, w.n, problem.m, problem.y_pitch, 32, 0)) return cudaErrorInvalidValue;
+
+  const int shared = one->shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts);
+  if (const cudaError_t error = cudaFuncSetAttribute(one->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared)) return error;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(p.parts), 1, 1};
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(static_cast<unsigned>(p.workers * p.parts));
+  launch.blockDim = dim3(static_cast<unsigned>(one->threads));
+  launch.dynamicSmemBytes = static_cast<std::size_t>(shared);
+  launch.stream = stream;
+  launch.attrs = attributes;
+  launch.numAttrs = 2;
+  return cudaLaunchKernelEx(&launch, one->kernel, p, x, y);
+}
+
+}  // namespace narrow::cuda

@@ -1,0 +1,131 @@
+#pragma once
+/// The Hopper main loop of products with prepared weights, y^T = W * x^T: one kernel for all formats, scales and numbers of rows of x.
+///
+/// Mapping:  persistent thread blocks. One warp copies chunks of packed weights, one copies boxes of x, both into rings of shared memory.
+///           Consumer warpgroups decode 64 rows of the weight into the register operand of mma or wgmma and multiply them with the tokens
+///           in shared memory. A tile has kRowGroups * 64 rows and kTokens tokens. kDepthGroups warpgroups, and the thread blocks of a
+///           cluster, take turns along k and send their sums to one of them, where they are added in one order.
+/// Scales:   those of a row multiply its sum at the end. Those that change along k multiply the accumulators of their columns in fp32:
+///           sum = fma(accumulator, scale, sum), every 128 columns (tiles of up to 128 tokens) or less (up to 32).
+/// Requires: compute capability 9.0; rows of x 16-byte aligned (ops/cuda_weights.cc sees to it).
+/// Bound:    the bytes of the weight, or decoding, up to about 100 tokens, then the tensor cores. Meaning: reference/matmul.cc within the
+///           contract's bound.
+
+#include "kernels/cuda/sm90/weight_consume.cuh"
+#include "kernels/cuda/sm90/weight_epilogue.cuh"
+
+namespace narrow::cuda::sm90 {
+
+/// One thread: a slot of weights has kUnit chunks for each warpgroup, those of a row of chunks in one copy.
+template <class T>
+__device__ void produce_weights(const WeightParams& p, const WeightShared<T>& shared, int worker, int rank) {
+  const DepthRange depth = depth_of(p, rank);
+  const int slot_bytes = T::kSlotChunks * p.chunk_bytes, tiles = p.row_tiles * p.token_tiles;
+  const std::uint8_t* from[T::kRowGroups];
+  const auto go_to = [&](int tile) {
+    const WeightPlace place = place_of<T>(p, tile);
+#pragma unroll
+    for (int group = 0; group < T::kRowGroups; ++group) {
+      const std::int64_t row = min(place.row_chunk + group, p.row_chunks - 1);
+      from[group] = p.chunks + (row * p.depth_chunks + depth.begin) * p.chunk_bytes;
+    }
+  };
+  RingPlace at;
+  for (int tile = worker; tile < tiles; tile += p.workers) {
+    go_to(tile);
+    if (tile == worker) {  // while earlier kernels still run
+#pragma unroll
+      for (int group = 0; group < T::kRowGroups; ++group)
+        prefetch_bulk(from[group], static_cast<std::uint32_t>(min(depth.count * p.chunk_bytes, p.weight_slots * slot_bytes)));
+      wait_for_earlier_kernels();
+    }
+    for (int left = depth.count; left > 0; left -= T::kSlotChunks, at.advance(p.weight_slots)) {
+      const std::uint32_t bytes = static_cast<std::uint32_t>(min(left, T::kSlotChunks) * p.chunk_bytes);
+      shared.weights_empty[at.slot].wait(at.parity ^ 1u);
+      Barrier& full = shared.weights_full[at.slot];
+      full.arrive_expecting(T::kRowGroups * bytes);
+#pragma unroll
+      for (int group = 0; group < T::kRowGroups; ++group) {
+        std::byte* to = shared.weights + (at.slot * T::kRowGroups + group) * slot_bytes;
+        if (p.token_tiles == 1) copy_bulk_once(to, from[group], bytes, full);
+        else copy_bulk(to, from[group], bytes, full);
+        from[group] += slot_bytes;
+      }
+    }
+  }
+}
+
+/// One thread: a slot of tokens has the columns of a slot of weights (of tiles of 256 tokens, half of them), 64 at a time.
+template <class T>
+__device__ void produce_tokens(const WeightParams& p, const CUtensorMap& x, const WeightShared<T>& shared, int worker, int rank) {
+  const DepthRange depth = depth_of(p, rank);
+  RingPlace at;
+  for (int tile = worker; tile < p.row_tiles * p.token_tiles; tile += p.workers) {
+    const WeightPlace place = place_of<T>(p, tile);
+    if (tile == worker) wait_for_earlier_kernels();
+    for (int plane = 2 * depth.begin; plane < 2 * (depth.begin + depth.count); plane += T::kTokenDepth / 64, at.advance(p.token_slots)) {
+      shared.tokens_empty[at.slot].wait(at.parity ^ 1u);
+      Barrier& full = shared.tokens_full[at.slot];
+      full.arrive_expecting(T::kTokenBytes);
+      copy_box_3d(shared.tokens + at.slot * T::kTokenBytes, x, 0, place.token, plane, full);
+    }
+  }
+}
+
+template <class T>
+__device__ void consume(const WeightParams& p, const CUtensorMap& y, const WeightShared<T>& shared, int worker, int rank) {
+  WeightConsumer<T> consumer(p, shared, rank);
+  wait_for_earlier_kernels();
+  unsigned use = 0;
+  for (int tile = worker; tile < p.row_tiles * p.token_tiles; tile += p.workers, ++use) {
+    const WeightPlace place = place_of<T>(p, tile);
+    const int column = (place.row_chunk + consumer.row_group) * kChunkRows;
+    const float* factor = p.factors + min(column, (p.row_chunks - 1) * kChunkRows) + consumer.warp * 16 + consumer.lane / 4;
+    const float factors[2] = {__ldg(factor), __ldg(factor + 8)};
+    float sums[T::kCount];
+    consumer.multiply(sums);
+    if (add_partials<T>(p, shared, consumer.row_group, consumer.depth_group, rank, use, sums))
+      store_sums<T>(p, y, sums, factors, column, place.token, shared.stores, consumer.row_group);
+  }
+  if (threadIdx.x % 128 == 0) wait_stores_read<0>();
+}
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    weight_product(const __grid_constant__ WeightParams p, const __grid_constant__ CUtensorMap x, const __grid_constant__ CUtensorMap y) {
+  extern __shared__ std::byte memory[];
+  const WeightShared<T> shared(memory, p);
+  const int rank = p.parts > 1 ? static_cast<int>(cluster_rank()) : 0, worker = static_cast<int>(blockIdx.x) / p.parts;
+  if (threadIdx.x == 0) {
+    prefetch_map(x);
+    if (p.box_stores) prefetch_map(y);
+    for (int slot = 0; slot < p.weight_slots; ++slot) {
+      shared.weights_full[slot].init(T::kWarps ? 2 : 1);
+      shared.weights_empty[slot].init(T::kGroups * 4);
+    }
+    for (int slot = 0; !T::kWarps && slot < p.token_slots; ++slot) {
+      shared.tokens_full[slot].init(1);
+      shared.tokens_empty[slot].init(T::kGroups * 4);
+    }
+    for (int group = 0; group < T::kRowGroups; ++group) {
+      shared.partials_full[group].init(1);
+      shared.partials_read[group].init(4);
+    }
+    fence_barriers();
+  }
+  __syncthreads();
+  if (p.parts > 1) cluster_sync();
+  let_next_kernel_start();
+
+  if (threadIdx.x >= T::kConsumerThreads) {
+    give_registers<T::kProducerRegisters>();
+    if (threadIdx.x == T::kConsumerThreads) produce_weights<T>(p, shared, worker, rank);
+    if (threadIdx.x == T::kConsumerThreads + 32) produce_tokens<T>(p, x, shared, worker, rank);
+  } else {
+    take_registers<T::kConsumerRegisters>();
+    consume<T>(p, y, shared, worker, rank);
+  }
+  if (p.parts > 1) cluster_sync();  // nobody leaves while its shared memory may still be used from outside
+}
+
+}  // namespace narrow::cuda::sm90

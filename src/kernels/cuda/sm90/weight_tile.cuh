@@ -1,0 +1,110 @@
+#pragma once
+/// What the parts of the product with prepared weights share: what is known when it is compiled and when it runs, its shared memory, and
+/// who works on what.
+
+#include "kernels/cuda/sm90/ptx.cuh"
+#include "kernels/cuda/sm90/weight_decode.cuh"
+#include "kernels/cuda/weight_finish.cuh"
+
+namespace narrow::cuda::sm90 {
+
+/// What a kernel is told at run time.
+struct WeightParams {
+  const std::uint8_t* chunks;
+  const float* factors;
+  int m, n;
+  int row_chunks, depth_chunks, chunk_bytes;
+  int scale_offset, zero_offset;  ///< inside a chunk; zero_offset 0: none
+  ChunkScale scale;
+  int step, step_shift;  ///< columns that share a scale, and their logarithm
+  int integer_offset;  ///< of signed integers: 2^(bits-1)
+  std::uint32_t shift, magnitude;
+  int row_tiles, token_tiles, band, workers, parts;
+  int weight_slots, token_slots;
+  bool box_stores;    ///< y is stored in boxes of 64 columns x 32 rows
+  bool plain_stores;  ///< 16-bit y of few rows, nothing added to it
+  WeightEpilogue epilogue;
+  void* y;
+  std::int64_t y_pitch;
+};
+
+/// What is known when a kernel is compiled.
+template <class Decoder_, bool kBf16_, int kTokens_, int kRowGroups_, int kDepthGroups_>
+struct WeightTile {
+  using Decode = Decoder_;
+  static constexpr bool kBf16 = kBf16_;
+  static constexpr int kTokens = kTokens_, kRowGroups = kRowGroups_, kDepthGroups = kDepthGroups_, kBits = Decode::kBits;
+  static constexpr int kGroups = kRowGroups * kDepthGroups, kConsumerThreads = kGroups * 128, kThreads = kConsumerThreads + 128;
+  static constexpr int kCount = kTokens / 2;          ///< accumulators of a thread
+  static constexpr bool kWarps = kTokens <= 32;       ///< mma of single warps, which wait for nothing; else wgmma
+  static constexpr bool kRowScales = kTokens == 256;  ///< no second set of sums: scales along k are left to smaller tiles
+  static constexpr int kUnit = kTokens <= 16 ? 2 : 1;                    ///< chunks that a warpgroup finds in a slot
+  static constexpr int kSlotChunks = kDepthGroups * kUnit;             ///< chunks along k of a slot of weights
+  static constexpr int kTokenDepth = kRowScales ? 64 : kChunkDepth * kSlotChunks;  ///< columns of a slot of tokens
+  static constexpr int kTokenBytes = kTokens * kTokenDepth * 2;
+  static constexpr int kStoreBytes = kRowGroups * 8192;  ///< per warpgroup, two pieces of 32 tokens x 64 columns, or one in fp32
+  static constexpr int kPartialBytes = kTokens * 64 * 4;  ///< a warpgroup's sums
+  static constexpr int kEntryRegisters = kGroups == 4 ? 96 : 168;  ///< 65536 / threads, in steps of 8
+  static constexpr int kProducerRegisters = kGroups == 4 ? 56 : 40;
+  static constexpr int kConsumerRegisters = kGroups == 4 ? 104 : 232;
+  static_assert(kConsumerRegisters * kConsumerThreads + kProducerRegisters * 128 <= kEntryRegisters * kThreads);
+  static_assert(!kRowScales || kDepthGroups == 1);
+
+  static constexpr int partial_slots(int parts) { return parts * kDepthGroups - 1; }
+  static constexpr int shared_bytes(int weight_slots, int token_slots, int chunk_bytes, int parts) {
+    return 1024 + token_slots * kTokenBytes + kStoreBytes + weight_slots * kRowGroups * kSlotChunks * chunk_bytes +
+           partial_slots(parts) * kRowGroups * kPartialBytes + (2 * (weight_slots + token_slots) + 2 * kRowGroups) * 8;
+  }
+};
+
+template <class T>
+struct WeightShared {
+  std::byte *tokens, *stores, *weights, *partials;
+  /// Of single warps' products, slots of weights and tokens go together and complete on weights_full.
+  Barrier *weights_full, *weights_empty, *tokens_full, *tokens_empty;
+  Barrier *partials_full, *partials_read;  ///< one per row group; of the first thread block, and of each
+
+  __device__ WeightShared(std::byte* memory, const WeightParams& p) {
+    tokens = memory + (1024 - shared_address(memory) % 1024) % 1024;
+    stores = tokens + p.token_slots * T::kTokenBytes;
+    weights = stores + T::kStoreBytes;
+    partials = weights + p.weight_slots * T::kRowGroups * T::kSlotChunks * p.chunk_bytes;
+    weights_full = reinterpret_cast<Barrier*>(partials + T::partial_slots(p.parts) * T::kRowGroups * T::kPartialBytes);
+    weights_empty = weights_full + p.weight_slots;
+    tokens_full = T::kWarps ? weights_full : weights_empty + p.weight_slots;
+    tokens_empty = T::kWarps ? weights_empty : tokens_full + p.token_slots;
+    partials_full = weights_empty + p.weight_slots + 2 * p.token_slots;
+    partials_read = partials_full + T::kRowGroups;
+  }
+};
+
+/// A place in a ring whose length is known at run time.
+struct RingPlace {
+  int slot = 0;
+  unsigned parity = 0;
+  __device__ void advance(int slots) {
+    if (++slot == slots) slot = 0, parity ^= 1u;
+  }
+};
+
+/// A tile's first chunk of rows and first token. Tiles that run at the same time cover a few tiles of tokens by many of rows.
+struct WeightPlace {
+  int row_chunk, token;
+};
+template <class T>
+__device__ WeightPlace place_of(const WeightParams& p, int tile) {
+  const int in_band = p.band * p.row_tiles, band = tile / in_band, rest = tile - band * in_band;
+  const int width = min(p.band, p.token_tiles - band * p.band), row = rest / width;
+  return {row * T::kRowGroups, (band * p.band + rest - row * width) * T::kTokens};
+}
+
+/// The chunks along k of one thread block of a cluster.
+struct DepthRange {
+  int begin, count;
+};
+__device__ inline DepthRange depth_of(const WeightParams& p, int rank) {
+  const int begin = p.depth_chunks * rank / p.parts;
+  return {begin, p.depth_chunks * (rank + 1) / p.parts - begin};
+}
+
+}  // namespace narrow::cuda::sm90

@@ -1,0 +1,93 @@
+#pragma once
+/// Products with weights in any scheme, y[m, n] = finish(sum_k x[m, k] * w[n, k]), x in fp16 or bf16: plain problems on device pointers,
+/// and the rows that solve them.
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/cuda/weight_layout.h"
+#include "narrow/cuda.h"
+#include "narrow/matmul.h"
+
+namespace narrow::cuda {
+
+/// A weight on the device. Prepared in chunks (weight_layout.h), or its canonical bytes, which only the row for every device reads.
+struct WeightView {
+  int n = 0, k = 0;
+  bool is_prepared = false;
+  WeightLayoutInfo layout;                ///< of prepared weights
+  const std::uint8_t* chunks = nullptr;
+  /// [n, padded to 64]: what a row's sums are multiplied by: the scale (where it does not change along k), the outer scale, the power of
+  /// two that decoding leaves out; NaN where some code or scale of the row is NaN.
+  const float* factors = nullptr;
+
+  Scheme scheme;                          ///< the meaning of codes, and all of the canonical bytes:
+  ScaleGrid grid{};
+  const std::uint8_t* codes = nullptr;
+  std::int64_t row_bytes = 0;
+  const void* scales = nullptr;
+  const std::uint8_t* zero_points = nullptr;
+  const float* outer_scale = nullptr;
+};
+
+/// y = convert(activate(v + bias[n]) * multiplier[m, n] + residual[m, n]).
+struct WeightEpilogue {
+  const float* bias = nullptr;
+  Activation activation = Activation::kNone;
+  const void* multiplier = nullptr;  ///< [m, n], contiguous: the other half of a gated pair
+  DType multiplier_type = DType::kF16;
+  const void* residual = nullptr;    ///< [m, n], contiguous
+  DType residual_type = DType::kF16;
+  DType out = DType::kF16;           ///< kF32, kF16, kBf16
+};
+
+struct WeightProblem {
+  int m = 0;
+  DType x_type = DType::kF16;  ///< kF16 or kBf16
+  const void* x = nullptr;
+  /// Elements from row to row. For Hopper's rows a multiple of 8, of 16-byte aligned memory, and k is a multiple of 64, or zeros follow it
+  /// up to one.
+  std::int64_t x_pitch = 0;
+  const std::int32_t* order = nullptr;  ///< [k] or null: column k of the weight goes with column order[k] of x
+  WeightView w;
+  WeightEpilogue epilogue;
+  void* y = nullptr;
+  std::int64_t y_pitch = 0;
+};
+
+/// A way to run a product on Hopper: tokens and rows of the weight per tile, and the warpgroups that share a tile along k.
+struct WeightConfig {
+  const char* name;
+  int tokens, row_groups, depth_groups;
+  double chunk_microseconds;  ///< of the model in sm90/weight_plan.cc
+};
+std::span<const WeightConfig> weight_configs();
+
+struct WeightPlan {
+  int config = 0;
+  int tiles = 0;
+  int parts = 1;    ///< thread blocks of a cluster that share a tile along k
+  int workers = 0;  ///< clusters
+};
+
+/// Whether the configuration was compiled for the weight's layout and scales.
+bool has_weight_config(const WeightProblem& problem, int config);
+/// A launch of one configuration with up to `parts` parts.
+WeightPlan make_weight_plan(const WeightProblem& problem, int config, int parts, int multiprocessors);
+/// Estimated microseconds of a plan on an H200: sm90/weight_plan.cc gives the model.
+double estimate_weight_plan(const WeightProblem& problem, const WeightPlan& plan);
+WeightPlan choose_weight_plan(const WeightProblem& problem, int multiprocessors);
+
+/// Hopper alone. Results are CUDA's error codes.
+int launch_weight_product(const WeightProblem& problem, const WeightPlan& plan, Stream stream);
+/// Any device, weight and layout; x_pitch and alignment may be anything.
+int launch_weight_product_any(const WeightProblem& problem, Stream stream);
+
+/// Canonical bytes (the view's) to chunks and factors, both to be written.
+int launch_prepare_weight(const WeightView& view, std::uint8_t* chunks, float* factors, Stream stream);
+/// The inverse: chunks to canonical codes, scales and zero points (null where the scheme has none, or where they are not in the chunks).
+int launch_unprepare_weight(const WeightView& view, std::uint8_t* codes, void* scales, std::uint8_t* zero_points, Stream stream);
+/// x, its columns exchanged by the order, rows padded with zeros to `pitch` elements.
+int launch_arrange_columns(const WeightProblem& problem, void* to, std::int64_t pitch, Stream stream);
+
+}  // namespace narrow::cuda

@@ -1,0 +1,258 @@
+/// Products with weights in all schemes against the exact product in double precision, element by element, in guarded and poisoned memory.
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "device/cuda/runtime.h"
+#include "harness.h"
+#include "ops/cuda_weights.h"
+#include "weight_oracle.h"
+
+namespace narrow::cuda::testing {
+namespace {
+
+constexpr int kShapesPerFamily = 400;
+
+/// Schemes by family; random shapes are drawn for each.
+const std::vector<std::pair<const char*, std::vector<const char*>>> kFamilies = {
+    {"int8", {"int8:row", "int8:tensor", "int8:block128", "int8:row:asym", "int8:block64:asym", "mxint8"}},
+    {"int4", {"int4:block128", "int4:row", "int4:block32", "int4:block64:asym", "int4:block128:asym", "int4:block96", "int4:block256"}},
+    {"int3, int2, int1", {"int3:block128", "int3:block32:asym", "int2:block64", "int2:row:asym", "int1:row", "int1:block128"}},
+    {"fp8", {"fp8_e4m3:row", "fp8_e4m3:128x128", "fp8_e5m2:row", "fp8_e4m3:block128", "fp8_e3m4:row", "fp8_e2m5:block32", "fp7_e3m3:row",
+             "fp7_e4m2:row"}},
+    {"fp6", {"fp6_e3m2:row", "fp6_e2m3:row", "fp6_e3m2:block128", "fp6_e2m3:block64", "fp6_e4m1:row", "fp6_e1m4:block128"}},
+    {"fp5", {"fp5_e2m2:row", "fp5_e3m1:row", "fp5_e2m2:block128", "fp5_e1m3:row", "fp5_e4m0:row"}},
+    {"fp4", {"fp4_e2m1:row", "fp4_e3m0:row", "fp4_e2m1:block128", "fp4_e2m1:block32", "fp4_e1m2:block64:scale=fp16"}},
+    {"fp3, fp2", {"fp3_e2m0:row", "fp3_e1m1:row", "fp3_e2m0:block128", "fp2_e1m0:row"}},
+    {"mx", {"mxfp4", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp8_e4m3", "mxfp8_e5m2"}},
+    {"nvfp4", {"nvfp4"}},
+    {"msfp", {"msfp11", "msfp12", "msfp13", "msfp14", "msfp15", "msfp16"}},
+    {"without a decoder", {"nf4:block64", "fp8_e6m1:row", "int4:block20", "fp6_e3m2:col", "fp12_e5m6:row"}},
+    {"dense", {"fp16", "bf16"}}};
+
+class WeightTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    NARROW_REQUIRE_DEVICE();
+    stream_ = std::make_unique<OwnedStream>();
+  }
+  int pick(int below) { return static_cast<int>(generator_() % static_cast<unsigned>(below)); }
+  /// A size: small, near a tile's edge, or anything.
+  std::int64_t size(int most) {
+    switch (pick(4)) {
+      case 0: return 1 + pick(20);
+      case 1: return std::max(1, std::min(most, 64 * (1 + pick(most / 64 + 1)) + pick(3) - 1));
+      default: return 1 + pick(most);
+    }
+  }
+  Tensor values(DType type, const Shape& shape) {
+    return to_device(random_values(type, shape, Values::kNormal, static_cast<unsigned>(generator_())), kDevice, *stream_);
+  }
+
+  DeviceQuantized random_weight(const char* name, std::int64_t n, std::int64_t k) {
+    const Scheme scheme = Scheme::parse(name);
+    if (!scheme.has_scales()) {
+      const Tensor w = values(scheme.element == kFp16 ? DType::kF16 : DType::kBf16, {n, k});
+      held_ = w;
+      return {scheme, {n, k}, Buffer::borrow(w.data(), w.byte_size(), kDevice), {}, {}, {}};
+    }
+    const DeviceQuantized q = allocate_quantized(scheme, {n, k}, kDevice);
+    cuda::quantize(values(DType::kF32, {n, k}), q, *stream_);
+    return q;
+  }
+
+  static WeightView canonical_view(const DeviceQuantized& q) {
+    return weight_view({q.scheme, q.shape[0], q.shape[1], false, {}, {}, q.codes, q.scales, q.zero_points, q.outer_scale});
+  }
+
+  struct Case {
+    DeviceQuantized q;
+    DeviceWeight w;
+    Tensor x;
+    DType out = DType::kF16;
+    WeightMatmulOptions options;
+    std::int64_t row_gap = 0, offset = 0;  ///< of y, in elements
+  };
+
+  /// Runs the product into guarded memory and compares every element.
+  void expect_right(const Case& c, const std::string& what) {
+    const Stream stream = *stream_;
+    const std::size_t element = static_cast<std::size_t>(bits_of(c.out)) / 8;
+    const std::int64_t m = c.x.shape()[0], n = c.w.n, pitch = n + c.row_gap;
+    const Guarded memory(static_cast<std::size_t>(m * pitch) * element, static_cast<std::size_t>(c.offset) * element, stream);
+    const Tensor y = Tensor::borrow(memory.data(), c.out, {m, n}, {pitch, 1}, kDevice);
+    WeightErrors errors;
+    ASSERT_NO_THROW({
+      matmul(c.x, c.w, y, stream, c.options);
+      errors = compare_with_oracle(weight_problem(c.x, c.w, y, c.options), canonical_view(c.q), stream);
+    }) << what;
+    ASSERT_EQ(errors.outside, 0u) << what << ": worst share of the bound " << errors.worst_share;
+    memory.check(stream, what);
+    worst_share_ = std::max(worst_share_, errors.worst_share);
+  }
+
+  bool takes(const Case& c, const std::string& name) const {
+    for (const MatmulChoice& choice : explain_weight_matmul(c.x.shape()[0], c.w.n, c.w.k, c.w.scheme, c.x.dtype()))
+      if (choice.name == name) return choice.accepted;
+    return false;
+  }
+
+  std::string describe(const Case& c) const {
+    return c.w.scheme.to_string() + " x " + std::string(name_of(c.x.dtype())) + " " + std::to_string(c.x.shape()[0]) + "x" +
+           std::to_string(c.w.n) + "x" + std::to_string(c.w.k) + " -> " + std::string(name_of(c.out)) + " kernel '" +
+           std::string(c.options.kernel) + "' activation " + std::to_string(static_cast<int>(c.options.activation)) +
+           (c.options.bias ? " bias" : "") + (c.options.multiplier ? " multiplier" : "") + (c.options.residual ? " residual" : "") +
+           (c.options.order ? " order" : "");
+  }
+
+  std::unique_ptr<OwnedStream> stream_;
+  std::mt19937 generator_{7};
+  Tensor held_;
+  double worst_share_ = 0.0;
+};
+
+TEST_F(WeightTest, RandomShapesStayInsideTheBound) {
+  const std::vector<std::string> names = weight_matmul_kernel_names();
+  for (const auto& [family, schemes] : kFamilies) {
+    worst_share_ = 0.0;
+    for (int i = 0; i < kShapesPerFamily; ++i) {
+      const std::int64_t m = pick(3) == 0 ? 1 + pick(16) : size(300), n = size(400), k = 1 + pick(pick(4) == 0 ? 1500 : 500);
+      const char* scheme = schemes[static_cast<std::size_t>(pick(static_cast<int>(schemes.size())))];
+      Case c;
+      c.q = random_weight(scheme, n, k);
+      c.w = prepare_weight(c.q, *stream_);
+      const DType type = pick(2) == 0 ? DType::kF16 : DType::kBf16;
+      const std::int64_t gap = pick(3) == 0 ? 0 : (pick(2) == 0 ? 64 - k % 64 : pick(9));
+      const Tensor wide = values(type, {m, k + gap});
+      c.x = gap == 0 ? wide : Tensor::borrow(wide.data(), type, {m, k}, {k + gap, 1}, kDevice);
+      c.out = kTypes[pick(3)];
+      if (pick(3) == 0) c.options.bias = values(DType::kF32, {n});
+      if (pick(3) == 0) c.options.activation = static_cast<Activation>(pick(4));
+      if (pick(4) == 0) c.options.multiplier = values(kTypes[pick(3)], {m, n});
+      if (pick(4) == 0) c.options.residual = values(kTypes[pick(3)], {m, n});
+      if (pick(3) == 0) c.row_gap = pick(2) == 0 ? 8 : pick(9), c.offset = pick(2) == 0 ? 0 : pick(9);
+      if (c.options.residual || c.options.multiplier) c.row_gap = 0;
+      std::vector<std::int32_t> order(static_cast<std::size_t>(k));
+      if (pick(5) == 0) {
+        std::iota(order.begin(), order.end(), 0);
+        std::shuffle(order.begin(), order.end(), generator_);
+        c.options.order = to_device(Tensor::borrow(order.data(), DType::kI32, {k}), kDevice, *stream_);
+      }
+      if (pick(2) == 0) {
+        const std::string& name = names[static_cast<std::size_t>(pick(static_cast<int>(names.size())))];
+        if (takes(c, name)) c.options.kernel = name;
+      }
+      ASSERT_NO_FATAL_FAILURE(expect_right(c, std::string(family) + ", case " + std::to_string(i) + ": " + describe(c)));
+    }
+    std::printf("%-18s worst share of the bound %.3f\n", family, worst_share_);
+  }
+}
+
+TEST_F(WeightTest, EveryRowTakesItsProducts) {
+  for (const std::string& name : weight_matmul_kernel_names())
+    for (const auto& [family, schemes] : kFamilies)
+      for (const char* scheme : schemes)
+        for (const DType type : {DType::kF16, DType::kBf16}) {
+          Case c;
+          c.q = random_weight(scheme, 300, 576);
+          c.w = prepare_weight(c.q, *stream_);
+          c.x = values(type, {9, 576});
+          c.options.kernel = name;
+          if (takes(c, name)) {
+            ASSERT_NO_FATAL_FAILURE(expect_right(c, describe(c)));
+          } else {
+            const Tensor y = Tensor::empty(c.out, {9, 300}, kDevice);
+            ASSERT_THROW(matmul(c.x, c.w, y, *stream_, c.options), Unsupported) << describe(c);
+          }
+        }
+}
+
+/// Few and small: what compute-sanitizer can follow.
+TEST_F(WeightTest, SmallProductsOfEveryRow) {
+  for (const std::string& name : weight_matmul_kernel_names())
+    for (const char* scheme : {"int4:block128:asym", "fp6_e3m2:row", "nvfp4", "mxfp4", "fp16"})
+      for (const std::int64_t m : {3, 70}) {
+        Case c;
+        c.q = random_weight(scheme, 200, 640);
+        c.w = prepare_weight(c.q, *stream_);
+        c.x = values(DType::kF16, {m, 640});
+        c.options.kernel = name;
+        if (takes(c, name)) {
+          ASSERT_NO_FATAL_FAILURE(expect_right(c, describe(c)));
+        }
+      }
+}
+
+TEST_F(WeightTest, PreparingIsUndoneBitForBit) {
+  for (const auto& [family, schemes] : kFamilies)
+    for (const char* scheme : schemes)
+      for (const Shape& shape : {Shape{1, 1}, Shape{64, 128}, Shape{100, 333}, Shape{190, 1000}}) {
+        const DeviceQuantized q = random_weight(scheme, shape[0], shape[1]);
+        const DeviceWeight w = prepare_weight(q, *stream_);
+        EXPECT_EQ(w.is_prepared, can_prepare_weight(q.scheme, shape[0], shape[1]));
+        if (!q.scheme.has_scales()) {
+          const DeviceQuantized back = unprepare_weight(w, *stream_);
+          const auto host = [&](const Buffer& b) {
+            return to_host(Tensor::over(b, DType::kU8, {static_cast<std::int64_t>(b.size())}), *stream_);
+          };
+          expect_equal(host(q.codes), host(back.codes), std::string(scheme) + " " + to_string(shape));
+        } else {
+          expect_equal(to_host(q, *stream_), unprepare_weight(w, *stream_), *stream_, std::string(scheme) + " " + to_string(shape));
+        }
+      }
+}
+
+TEST_F(WeightTest, SpecialCodesAndScalesPropagate) {
+  for (const char* scheme : {"fp8_e4m3:row", "fp8_e5m2:row", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4"})
+    for (const DType type : {DType::kF16, DType::kBf16})
+      for (const std::int64_t m : {3, 40, 200}) {
+        QuantizedTensor q = narrow::quantize(random_values(DType::kF32, {130, 256}, Values::kNormal, 3), Scheme::parse(scheme));
+        if (q.scheme.element.bits == 8) {
+          q.codes.as<std::uint8_t>()[5 * 256 + 17] = 0x7F;   // NaN in both formats
+          q.codes.as<std::uint8_t>()[77 * 256 + 3] = 0x7C;   // infinity in e5m2
+        }
+        if (q.scheme.scale == kE8m0) q.scales.as<std::uint8_t>()[9 * 8 + 2] = 0xFF;
+        Case c;
+        c.q = to_device(q, kDevice, *stream_);
+        c.w = prepare_weight(c.q, *stream_);
+        c.x = values(type, {m, 256});
+        c.out = DType::kF32;
+        ASSERT_NO_FATAL_FAILURE(expect_right(c, describe(c)));
+      }
+}
+
+TEST_F(WeightTest, RepeatsBitForBit) {
+  for (const char* scheme : {"int4:block128", "fp6_e3m2:row", "nvfp4"})
+    for (const std::int64_t m : {1, 16, 33, 130, 520}) {
+      const DeviceWeight w = prepare_weight(random_weight(scheme, 2112, 4096), *stream_);
+      const Tensor x = values(DType::kF16, {m, 4096});
+      const Tensor first = Tensor::empty(DType::kF32, {m, 2112}, kDevice), again = Tensor::empty(DType::kF32, {m, 2112}, kDevice);
+      matmul(x, w, first, *stream_);
+      for (int i = 0; i < 5; ++i) {
+        matmul(x, w, again, *stream_);
+        expect_equal(to_host(first, *stream_), to_host(again, *stream_), std::string(scheme) + " " + std::to_string(m));
+      }
+    }
+}
+
+TEST_F(WeightTest, RefusesWhatItCannotDoInOneSentence) {
+  const DeviceWeight w = prepare_weight(random_weight("int4:block128", 24, 64), *stream_);
+  const Tensor x = values(DType::kF16, {8, 64}), y = Tensor::empty(DType::kF16, {8, 24}, kDevice);
+  EXPECT_THROW(matmul(values(DType::kF32, {8, 64}), w, y, *stream_), Unsupported);
+  EXPECT_THROW(matmul(values(DType::kF16, {8, 80}), w, y, *stream_), InvalidArgument);
+  EXPECT_THROW(matmul(x, w, Tensor::empty(DType::kF16, {24, 8}, kDevice), *stream_), InvalidArgument);
+  EXPECT_THROW(matmul(x, w, Tensor::empty(DType::kI8, {8, 24}, kDevice), *stream_), Unsupported);
+  EXPECT_THROW(matmul(random_values(DType::kF16, {8, 64}, Values::kNormal, 1), w, y, *stream_), InvalidArgument);
+  WeightMatmulOptions unknown;
+  unknown.kernel = "sm90_matmul_weights_7x7";
+  EXPECT_THROW(matmul(x, w, y, *stream_, unknown), InvalidArgument);
+  WeightMatmulOptions order;
+  order.order = values(DType::kF32, {64});
+  EXPECT_THROW(matmul(x, w, y, *stream_, order), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace narrow::cuda::testing
