@@ -137,7 +137,9 @@ bool InteropReader::is_quantized(std::string_view name) const {
 InteropTensor InteropReader::read(std::string_view name) const {
   const ModuleReader module(checkpoint_, std::string(name.substr(0, name.size() - kWeightSuffix.size())), config_);
   try {
-    return format_->unpack(module);
+    InteropTensor tensor = format_->unpack(module);
+    Scheme::parse(tensor.q.scheme.to_string());  // throws where no scheme has such blocks
+    return tensor;
   } catch (const InvalidArgument& wrong) {
     module.reject(wrong.what());
   } catch (const nlohmann::json::exception&) {
