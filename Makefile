@@ -54,6 +54,7 @@ bench: build ## measure the CPU operations beside this machine's own limits
 torture: build ## every malformed file and every fault: files, faults, violations
 	@$(PYTHON) tests/torture/run_corpus.py --bin-dir $(BIN)
 	@$(PYTHON) tests/torture/run_faults.py --bin-dir $(BIN)
+	@$(BIN)/random_products 100000
 
 same-bytes: setup ## the same output from g++ and clang++, -O0 and -O3 (slow: four builds)
 	@tools/dev/same_bytes.sh $(JOBS)
