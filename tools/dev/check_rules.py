@@ -20,6 +20,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^">]+)[">]', re.M)
 INTRINSICS = re.compile(r"\b(immintrin|xmmintrin|arm_neon|x86intrin)\.h\b")
 CUDA_HEADER = re.compile(r"^\s*#\s*include\s+[<\"](cuda|cublas|cusolver|cub/|mma\.h|cooperative_groups)", re.M)
 NEVER_IN_LIBRARY = re.compile(r"\b(getenv|abort|std::terminate|printf|puts|std::cout|std::cerr|assert|exit)\s*\(|\bstd::(cout|cerr)\b")
+NO_WAY_OUT = re.compile(r"(?<![.\w>:])(socket|connect|getaddrinfo|dlopen|system|popen|execvp?e?|v?fork|posix_spawnp?|mmap)\s*\(")
 MACRO = re.compile(r"^\s*#\s*define\s+(\w+)", re.M)
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|home|farm)/\w")
 
@@ -70,6 +71,8 @@ def main():
         if name.startswith(("src/", "include/")):
             macros.update(macro for macro in MACRO.findall(text) if macro.startswith("NARROW_"))
             check_library(path, text, problems)
+        if name.startswith(("src/", "include/", "tools/narrow/")) and (found := NO_WAY_OUT.search(without_comments(text))):
+            problems.append(f"{name}: no network, other program, plugin or mapped file: {found.group(1)}")
         if name.startswith("src/"):
             check_layers(path, text, problems)
         if name.startswith("include/"):
