@@ -794,9 +794,26 @@ def interop_cases(place):
                    ["convert", "{in}", "{out}", "--to", "narrow"])
 
 
+def scale_cases(place):
+    """Scales that lose a weight: each form's first one, in its own type."""
+    bad = {"zero": 0.0, "minus_one": -1.0, "inf": float("inf"), "nan": float("nan")}
+    codes = {"F16": lambda value: LITTLE("<e", value), "F32": lambda value: LITTLE("<f", value),
+             "BF16": lambda value: LITTLE("<f", value)[2:]}
+    for form, suffix in {"gptq": ".scales", "awq": ".scales", "fp8": ".weight_scale_inv", "ct": ".weight_scale", "ct_int8": ".weight_scale",
+                         "ct_fp8": ".weight_scale"}.items():
+        tensors, metadata = seeds.read_safetensors(place / form / "model.safetensors")
+        name = "model.layers.0.mlp.up_proj" + suffix
+        dtype, shape, data = tensors[name]
+        for label, value in bad.items():
+            first = codes[dtype](value)
+            copy = {**tensors, name: (dtype, shape, first + data[len(first) :])}
+            yield Case("interop", f"{form}/scale_{label}", form, {"model.safetensors": seeds.safetensors(copy, metadata)},
+                       ["convert", "{in}", "{out}", "--to", "narrow"])
+
+
 def cases(place):
     """Every case; `place` holds the seeds."""
     found = [*safetensors_cases(), *index_cases(place), *config_cases(place), *tokenizer_cases(place), *recipe_cases(), *scheme_cases(),
              *gguf_cases(), *token_cases(), *stats_cases(place), *manifest_cases(place),
-             *interop_cases(place)]
+             *interop_cases(place), *scale_cases(place)]
     return [case for case in found if case is not None]

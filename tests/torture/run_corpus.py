@@ -41,7 +41,7 @@ def broken_rules(case, place, seed_place, programs, size, work):
     out, report = work / "out", work / "report"
     words = [word.format(**{"in": place, "out": out,
                          "seeds": seed_place}) if "{" in word and word != "{}" else word for word in case.command]
-    command = [programs / case.program] + (["--quiet"] if case.program == "narrow" else []) + words
+    command = [programs / case.program] + (["--quiet", "--threads", "1"] if case.program == "narrow" else []) + words
     best, peak = float("inf"), 0
     before = sorted(work.rglob("*"))
     wait = 0.0
