@@ -32,15 +32,14 @@ void each_code(const QuantizedTensor& q, const Take& take) {
 
 std::uint32_t offset_of(const Format& element) { return element.is_signed ? 1u << (element.bits - 1) : 0u; }
 
-/// Scales that lose a weight without a word: NaN, infinities, negative ones; zero, but for blocks under an outer scale.
+/// A scale that is no number would make one of no weight of its group. Zero and negative ones are the file's own, and carried over.
 void check_scales(const ModuleReader& module, const QuantizedTensor& q) {
   const std::size_t bytes = q.scheme.scale.bits / 8u, count = q.scales.size() / bytes;
   for (std::size_t i = 0; i < count; ++i) {
     std::uint32_t code = 0;
     std::memcpy(&code, q.scales.data() + i * bytes, bytes);
     const float scale = decode(q.scheme.scale, code);
-    if (!std::isfinite(scale) || scale < 0.0f || (scale == 0.0f && !q.scheme.has_outer_scale))
-      module.reject(fmt::format("scale {} of {} is {}", i, count, scale));
+    if (!std::isfinite(scale)) module.reject(fmt::format("scale {} of {} is {}", i, count, scale));
   }
 }
 

@@ -523,6 +523,7 @@ def gguf_cases():
     files["name_bad_utf8"] = gguf(tensors=[gguf_tensor(b"\xff\xfe", offset=5)], data=data)
     for name, content in files.items():
         yield Case("gguf", name, "", {"model.gguf": content}, ["{in}/model.gguf"], program="read_gguf")
+        yield Case("gguf", name + "/convert", "", {"model.gguf": content}, ["convert", "{in}/model.gguf", "{out}", "--to", "narrow"])
 
 
 # ---- tokens ----
@@ -795,8 +796,8 @@ def interop_cases(place):
 
 
 def scale_cases(place):
-    """Scales that lose a weight: each form's first one, in its own type."""
-    bad = {"zero": 0.0, "minus_one": -1.0, "inf": float("inf"), "nan": float("nan")}
+    """Scales that are no numbers: each form's first one, in its own type."""
+    bad = {"inf": float("inf"), "minus_inf": float("-inf"), "nan": float("nan")}
     codes = {"F16": lambda value: LITTLE("<e", value), "F32": lambda value: LITTLE("<f", value),
              "BF16": lambda value: LITTLE("<f", value)[2:]}
     for form, suffix in {"gptq": ".scales", "awq": ".scales", "fp8": ".weight_scale_inv", "ct": ".weight_scale", "ct_int8": ".weight_scale",
