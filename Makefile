@@ -8,7 +8,7 @@ PYTHON := .venv/bin/python
 export GOMP_SPINCOUNT ?= 5000
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-unit test-sanitizers test-python test-install test-arm bench fuzz gpu-test gpu-bench format tidy rules clean help
+.PHONY: setup build demo test test-unit test-sanitizers test-python test-install test-arm bench fuzz torture same-bytes gpu-test gpu-bench format tidy rules clean help
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -51,6 +51,14 @@ test-sanitizers: setup ## the readers of foreign files under the address and und
 bench: build ## measure the CPU operations beside this machine's own limits
 	@for program in $(BIN)/bench_*; do case $$program in *cuda*) ;; *) $$program $(ARGS) || exit 1;; esac; done
 	@PYTHONPATH=build/python $(PYTHON) -m pytest -q -s tests/python --bin-dir $(BIN) -k speed --speed
+
+torture: build ## every malformed file and every fault: files, faults, violations
+	@$(PYTHON) tests/torture/run_corpus.py --bin-dir $(BIN)
+	@$(PYTHON) tests/torture/run_faults.py --bin-dir $(BIN)
+	@$(BIN)/random_products 100000
+
+same-bytes: setup ## the same output from g++ and clang++, -O0 and -O3 (slow: four builds)
+	@tools/dev/same_bytes.sh $(JOBS)
 
 fuzz: setup ## run every fuzzer for SECONDS_EACH seconds
 	@tools/dev/fuzz.sh $(SECONDS_EACH)

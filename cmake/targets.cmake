@@ -15,4 +15,5 @@ if(NARROW_SANITIZE)
   target_link_options(narrow_flags INTERFACE -fsanitize=${NARROW_SANITIZE})
 else()
   target_compile_options(narrow_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong $<$<CONFIG:Release>:-D_FORTIFY_SOURCE=2>>)
+  target_link_options(narrow_flags INTERFACE $<$<PLATFORM_ID:Linux>:LINKER:-z,relro,-z,now,-z,noexecstack>)  # tools/dev/check_hardening.py
 endif()

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "narrow/calibrate.h"
 #include "narrow/error.h"
@@ -55,8 +56,9 @@ std::vector<std::int64_t> StreamingHistogram::magnitudes() const {
 }
 
 StreamingHistogram StreamingHistogram::restore(int exponent, std::vector<std::int64_t> bins) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / kBins / 4;  // sums of merged histograms stay in range
   if (bins.size() != kBins || exponent < kLowest || exponent > kHighest ||
-      std::any_of(bins.begin(), bins.end(), [](std::int64_t count) { return count < 0; }))
+      std::any_of(bins.begin(), bins.end(), [](std::int64_t count) { return count < 0 || count > kMost; }))
     throw InvalidArgument("a histogram has other bins or another range than narrow writes");
   StreamingHistogram histogram;
   histogram.exponent_ = exponent;

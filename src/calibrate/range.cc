@@ -8,6 +8,7 @@
 
 #include "narrow/calibrate.h"
 #include "narrow/codec.h"
+#include "format/quoted.h"
 #include "narrow/error.h"
 
 namespace narrow {
@@ -115,7 +116,7 @@ RangeMethod RangeMethod::parse(std::string_view text) {
       return method;
   }
   throw InvalidArgument(
-      fmt::format("'{}' is no way to choose a range; there are minmax, average, percentile, percentile=P, entropy and mse", text));
+      fmt::format("{} is no way to choose a range; there are minmax, average, percentile, percentile=P, entropy and mse", in_quotes(text)));
 }
 
 std::string RangeMethod::to_string() const {

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "format/quoted.h"
 #include "narrow/error.h"
 
 namespace narrow {
@@ -46,9 +47,9 @@ Format parse_format(std::string_view name) {
     const int mantissa = take(rest, "m") ? take_number(rest) : -1;
     if (rest.empty() && exponent >= 0 && mantissa >= 0) {
       if (exponent < 1 || exponent > 8 || mantissa > 10 || 1 + exponent + mantissa > 16)
-        throw InvalidArgument(fmt::format("format '{}' is outside of fpN_eEmM with 1 <= E <= 8, 0 <= M <= 10 and N <= 16", name));
+        throw InvalidArgument(fmt::format("format {} is outside of fpN_eEmM with 1 <= E <= 8, 0 <= M <= 10 and N <= 16", in_quotes(name)));
       if (bits != 1 + exponent + mantissa)
-        throw InvalidArgument(fmt::format("format '{}' says {} bits, but a sign, {} exponent and {} mantissa bits make {}", name, bits,
+        throw InvalidArgument(fmt::format("format {} says {} bits, but a sign, {} exponent and {} mantissa bits make {}", in_quotes(name), bits,
                                           exponent, mantissa, 1 + exponent + mantissa));
       if (exponent == 5 && mantissa == 10) return kFp16;
       if (exponent == 8 && mantissa == 7) return kBf16;
@@ -57,7 +58,7 @@ Format parse_format(std::string_view name) {
   }
   std::string names;
   for (const NamedFormat& named : kNamedFormats) names += fmt::format("{}{}", names.empty() ? "" : ", ", named.name);
-  throw InvalidArgument(fmt::format("format '{}' is not known; there are {} and any fpN_eEmM", name, names));
+  throw InvalidArgument(fmt::format("format {} is not known; there are {} and any fpN_eEmM", in_quotes(name), names));
 }
 
 }  // namespace narrow

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "format/quoted.h"
 #include "narrow/error.h"
 
 namespace narrow {
@@ -20,7 +21,7 @@ std::string_view name_of(Layout layout) { return kNames[static_cast<std::size_t>
 Layout parse_layout(std::string_view name) {
   for (const Layout layout : kAll)
     if (name_of(layout) == name) return layout;
-  throw InvalidArgument(fmt::format("layout '{}' is not known; the layouts are {}", name, fmt::join(kNames, ", ")));
+  throw InvalidArgument(fmt::format("layout {} is not known; the layouts are {}", in_quotes(name), fmt::join(kNames, ", ")));
 }
 
 std::span<const Layout> all_layouts() { return kAll; }

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "format/quoted.h"
 #include "narrow/error.h"
 
 namespace narrow {
@@ -68,7 +69,7 @@ std::string print_granularity(const Granularity& granularity) {
 }
 
 [[noreturn]] void fail(std::string_view text, std::string_view part, std::string_view why) {
-  throw InvalidArgument(fmt::format("scheme '{}': '{}' {}", text, part, why));
+  throw InvalidArgument(fmt::format("scheme {}: {} {}", in_quotes(text), in_quotes(part), why));
 }
 
 Format parse_element(std::string_view text, std::string_view name) {
@@ -114,7 +115,8 @@ Scheme Scheme::parse(std::string_view text) {
     if (colon == std::string_view::npos) break;
     rest.remove_prefix(colon + 1);
   }
-  if (parts.front().empty()) throw InvalidArgument(fmt::format("scheme '{}' is empty before its first ':'; write FORMAT[:GRANULARITY][:asym][:scale=FORMAT]", text));
+  if (parts.front().empty()) throw InvalidArgument(
+        fmt::format("scheme {} is empty before its first ':'; write FORMAT[:GRANULARITY][:asym][:scale=FORMAT]", in_quotes(text)));
 
   for (const BlockFormat& block : block_formats()) {
     if (block.name != parts.front()) continue;

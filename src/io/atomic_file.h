@@ -25,6 +25,8 @@ class AtomicFile {
   ~AtomicFile();
 
   void write(std::uint64_t offset, std::span<const std::byte> bytes);
+  /// Where it lies until commit(): what was written can be read back there.
+  const std::filesystem::path& place() const { return temporary_; }
   /// fsync, rename, fsync of the directory; the last once for all files where an AtomicDirectory holds them.
   void commit(Names names = Names::kDurable);
 

@@ -94,6 +94,7 @@ ShardIndex parse_index(std::string_view text, const std::filesystem::path& path)
   const auto reject = [&](const std::string& why) { throw CorruptFile(fmt::format("{}: {}", path.string(), why)); };
   Json json = parse_json(text, path);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) reject("it has no object weight_map");
+  if (json["weight_map"].empty()) reject("its weight_map names no tensor");
   ShardIndex index;
   if (json.contains("metadata")) {
     if (!json["metadata"].is_object()) reject("its metadata is not an object");

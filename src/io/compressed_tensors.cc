@@ -1,12 +1,13 @@
 #include "io/compressed_tensors.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <regex>
 
 #include <fmt/format.h>
 
+#include "io/bounded_regex.h"
 #include "io/text.h"
 #include "narrow/error.h"
 
@@ -142,27 +143,19 @@ void pack(const InteropTensor& tensor, const Json&, std::span<StoredBytes> store
 
 bool names_module(const std::string& target, const ModuleReader& module) {
   if (target == "Linear" || target == module.module()) return true;
-  if (!target.starts_with("re:") || target.size() > 512) return false;
-  try {
-    return std::regex_search(module.module(), std::regex(target.substr(3)), std::regex_constants::match_continuous);
-  } catch (const std::regex_error&) {
-    module.reject(fmt::format("the target {} is not a regular expression", in_quotes(target)));
-  }
+  return target.starts_with("re:") && BoundedRegex(target.substr(3)).matches(module.module());
 }
 
 /// The `weights` of the group that names the module; of several the one that names it most exactly.
 Json arguments_of(const ModuleReader& module) {
   Json found;
-  for (const auto& [name, group] : module.config().at("config_groups").items())
+  for (const auto& [name, group] : module.config().at("config_groups").items()) {
+    if (!group.at("targets").is_array()) module.reject(fmt::format("the targets of {} are no list", in_quotes(name)));
     for (const Json& target : group.at("targets"))
       if (names_module(target.get<std::string>(), module) && (found.is_null() || target != "Linear")) found = group.at("weights");
+  }
   if (!found.is_object()) module.reject("no group of quantization_config gives its weights");
   return found;
-}
-
-std::int64_t group_of(const Json& arguments) {
-  const auto size = arguments.find("group_size");
-  return size != arguments.end() && size->is_number_integer() && size->get<std::int64_t>() > 0 ? size->get<std::int64_t>() : 0;
 }
 
 std::string strategy_of(const Json& arguments) {
@@ -170,7 +163,7 @@ std::string strategy_of(const Json& arguments) {
   if (strategy != arguments.end() && strategy->is_string()) return strategy->get<std::string>();
   const auto size = arguments.find("group_size");
   if (size == arguments.end() || size->is_null()) return "tensor";
-  return size->get<std::int64_t>() > 0 ? "group" : "channel";
+  return whole_number(arguments, "group_size") > 0 ? "group" : "channel";
 }
 
 Granularity granularity_of(const Json& arguments) {
@@ -188,7 +181,9 @@ Granularity granularity_of(const Json& arguments) {
   }
   if (strategy != "group" && strategy != "tensor_group")
     throw Unsupported(fmt::format("compressed-tensors' strategy {} is not read for weights", in_quotes(strategy)));
-  return Granularity::block(group_of(arguments));
+  const std::int64_t group = whole_number(arguments, "group_size");
+  if (group < 1) throw InvalidArgument(fmt::format("a group of {} columns is none", group));
+  return Granularity::block(group);
 }
 
 /// Before 0.17 words held whole codes; the number of words says which it is, and the version where it does not.
@@ -213,7 +208,9 @@ Tensor read_scales(const ModuleReader& module, const Scheme& scheme) {
 }
 
 InteropTensor unpack_words(const ModuleReader& module, const Json& arguments) {
-  const int bits = arguments.at("num_bits").get<int>();
+  const std::int64_t given_bits = whole_number(arguments, "num_bits");
+  if (given_bits < 2 || given_bits > 8) module.reject(fmt::format("num_bits is {}; words hold 2, 3, 4 or 8", given_bits));
+  const int bits = static_cast<int>(given_bits);
   const Tensor words = module.read(".weight_packed", DType::kI32, 2), declared = module.read(".weight_shape", DType::kI64, 1);
   if (declared.size() != 2) module.reject("weight_shape has not two entries");
   const Shape shape{declared.as<std::int64_t>()[0], declared.as<std::int64_t>()[1]};
@@ -256,8 +253,9 @@ InteropTensor unpack_pairs(const ModuleReader& module) {
   float outer_scale = 1.0f;
   if (is_nvfp4) {
     const Tensor global = module.read(".weight_global_scale", DType::kF32, 1);
-    if (global.size() != 1 || !(*global.as<float>() > 0.0f)) module.reject("weight_global_scale is not one positive number");
-    outer_scale = 1.0f / *global.as<float>();
+    if (global.size() == 1) outer_scale = 1.0f / *global.as<float>();
+    if (global.size() != 1 || !(outer_scale > 0.0f) || !std::isfinite(outer_scale))
+      module.reject("weight_global_scale is not one positive number with a finite inverse");
   }
   return {assemble(scheme, shape, buffer_of(codes), buffer_of(scales), Buffer::allocate(0), outer_scale)};
 }

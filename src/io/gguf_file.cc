@@ -1,5 +1,6 @@
 #include "io/gguf_file.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <set>
@@ -177,7 +178,7 @@ GgufTensor read_info(Cursor& cursor) {
     const std::int64_t size = cursor.number<std::int64_t>();
     if (size < 0 || (size > 0 && elements > (std::int64_t{1} << 56) / size))
       cursor.reject(fmt::format("tensor {} has a shape whose size overflows", in_quotes(tensor.name)));
-    elements *= size;
+    elements *= std::max<std::int64_t>(size, 1);  // zeros do not excuse the other dimensions
     tensor.shape.insert(tensor.shape.begin(), size);
   }
   tensor.type = &ggml_type(cursor.number<std::uint32_t>());

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <regex>
 
 #include <fmt/format.h>
 
+#include "io/bounded_regex.h"
 #include "io/text.h"
 #include "narrow/error.h"
 
@@ -73,14 +73,8 @@ Json settings_of(const ModuleReader& module) {
   const auto dynamic = settings.find("dynamic");
   if (dynamic == settings.end() || !dynamic->is_object()) return settings;
   for (const auto& [pattern, values] : dynamic->items()) {
-    if (pattern.starts_with("-:") || !values.is_object() || pattern.size() > 512) continue;
-    try {
-      if (!std::regex_search(module.module(), std::regex(pattern.starts_with("+:") ? pattern.substr(2) : pattern),
-                             std::regex_constants::match_continuous))
-        continue;
-    } catch (const std::regex_error&) {
-      module.reject(fmt::format("{} of quantization_config is not a regular expression", in_quotes(pattern)));
-    }
+    if (pattern.starts_with("-:") || !values.is_object()) continue;
+    if (!BoundedRegex(pattern.starts_with("+:") ? pattern.substr(2) : pattern).matches(module.module())) continue;
     const Json found = values;
     settings.update(found);
     break;
@@ -90,12 +84,13 @@ Json settings_of(const ModuleReader& module) {
 
 InteropTensor unpack(const ModuleReader& module) {
   const Json settings = settings_of(module);
-  const int bits = settings.at("bits").get<int>();
-  const std::int64_t given_group = settings.at("group_size").get<std::int64_t>();
+  const std::int64_t given_bits = whole_number(settings, "bits"), given_group = whole_number(settings, "group_size");
+  if (given_bits < 2 || given_bits > 8) module.reject(fmt::format("{} bits are none of 2, 3, 4 and 8", given_bits));
+  const int bits = static_cast<int>(given_bits);
   const Tensor qweight = module.read(".qweight", DType::kI32, 2), qzeros = module.read(".qzeros", DType::kI32, 2),
                scales = module.read(".scales", DType::kF16, 2);
   const std::int64_t groups = scales.shape()[0], n = scales.shape()[1];
-  if (bits < 2 || bits > 8 || qweight.shape()[0] * 32 % bits != 0)
+  if (qweight.shape()[0] * 32 % bits != 0)
     module.reject(fmt::format("qweight {} does not hold codes of {} bits", to_string(qweight.shape()), bits));
   const std::int64_t k = qweight.shape()[0] * 32 / bits, group = given_group > 0 ? given_group : k;
   if (k == 0 || n == 0 || qweight.shape()[1] != n || groups != (k + group - 1) / group ||

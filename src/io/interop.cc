@@ -1,6 +1,7 @@
 #include "io/interop.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -30,6 +31,17 @@ void each_code(const QuantizedTensor& q, const Take& take) {
 }
 
 std::uint32_t offset_of(const Format& element) { return element.is_signed ? 1u << (element.bits - 1) : 0u; }
+
+/// A scale that is no number would make one of no weight of its group. Zero and negative ones are the file's own, and carried over.
+void check_scales(const ModuleReader& module, const QuantizedTensor& q) {
+  const std::size_t bytes = q.scheme.scale.bits / 8u, count = q.scales.size() / bytes;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint32_t code = 0;
+    std::memcpy(&code, q.scales.data() + i * bytes, bytes);
+    const float scale = decode(q.scheme.scale, code);
+    if (!std::isfinite(scale)) module.reject(fmt::format("scale {} of {} is {}", i, count, scale));
+  }
+}
 
 Json quantization_config(const Checkpoint& checkpoint) {
   const std::string text = checkpoint.config();
@@ -137,7 +149,10 @@ bool InteropReader::is_quantized(std::string_view name) const {
 InteropTensor InteropReader::read(std::string_view name) const {
   const ModuleReader module(checkpoint_, std::string(name.substr(0, name.size() - kWeightSuffix.size())), config_);
   try {
-    return format_->unpack(module);
+    InteropTensor tensor = format_->unpack(module);
+    check_scales(module, tensor.q);
+    Scheme::parse(tensor.q.scheme.to_string());  // throws where no scheme has such blocks
+    return tensor;
   } catch (const InvalidArgument& wrong) {
     module.reject(wrong.what());
   } catch (const nlohmann::json::exception&) {

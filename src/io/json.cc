@@ -78,6 +78,14 @@ Json parse_json(std::string_view text, const std::filesystem::path& path) {
   return Json::parse(text.begin(), text.end());
 }
 
+std::int64_t whole_number(const Json& object, const char* key) {
+  const Json& value = object.at(key);
+  const bool fits = value.is_number_unsigned() ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())
+                                               : value.is_number_integer();
+  if (!fits) throw InvalidArgument(fmt::format("{} is {}, which is no whole number", key, in_quotes(value.dump())));
+  return value.get<std::int64_t>();
+}
+
 OrderedJson parse_ordered_json(std::string_view text, const std::filesystem::path& path) {
   Check limited;
   limited.most_keys = kMostOrderedKeys;

@@ -15,6 +15,10 @@ using OrderedJson = nlohmann::ordered_json;  ///< keeps the order of keys; slow 
 
 inline constexpr std::uint64_t kLargestJsonFile = std::uint64_t{256} << 20;
 
+/// object[key] as a whole number. Throws InvalidArgument for a text, a fraction, or a number beyond 64 bits; nlohmann's exception where it is
+/// missing.
+std::int64_t whole_number(const Json& object, const char* key);
+
 /// Throws CorruptFile naming the path and the offset: broken JSON, a byte-order mark, a NUL, a key twice in one object,
 /// or more than 64 levels.
 Json parse_json(std::string_view text, const std::filesystem::path& path);

@@ -24,9 +24,18 @@ bool is_hash(const Json& value) {
   return text.size() == kNoHash.size() && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
+/// A member that is an object; nlohmann's items() would take null and numbers too.
+const Json& object_at(const Json& json, const char* key) {
+  const Json& value = json.at(key);
+  if (!value.is_object()) throw InvalidArgument(fmt::format("its {} is no object", key));
+  return value;
+}
+
 /// So small that no count of bytes or scales made of it can overflow; zeros do not excuse the other dimensions.
 void check_shape(const std::string& name, const Shape& shape) {
   constexpr std::int64_t kMostElements = std::int64_t{1} << 56;
+  constexpr std::size_t kMostDimensions = 64;
+  if (shape.size() > kMostDimensions) throw InvalidArgument(fmt::format("tensor {} has more than {} dimensions", in_quotes(name), kMostDimensions));
   std::int64_t count = 1;
   for (const std::int64_t dimension : shape) {
     if (dimension < 0 || (dimension > 0 && count > kMostElements / dimension)) throw InvalidArgument(fmt::format("tensor {} has a shape whose size overflows", in_quotes(name)));
@@ -45,7 +54,7 @@ Manifest::LogicalTensor parse_tensor(const std::string& name, const Json& json) 
   tensor.source_dtype = parse_dtype(json.at("source_dtype").get<std::string>());
   tensor.source_hash = json.at("source_xxh3").get<std::string>();
   if (!is_hash(json.at("source_xxh3"))) throw InvalidArgument(fmt::format("the hash of tensor {} is not one", in_quotes(name)));
-  for (const auto& [stored, part] : json.at("stored").items()) {
+  for (const auto& [stored, part] : object_at(json, "stored").items()) {
     if (!is_hash(part.at("xxh3"))) throw InvalidArgument(fmt::format("the hash of tensor {} is not one", in_quotes(stored)));
     tensor.stored[stored] = {part.at("file").get<std::string>(), part.at("xxh3").get<std::string>()};
   }
@@ -69,15 +78,15 @@ Manifest from_json(const Json& json) {
   if (json.at("format_version") != kManifestVersion)
     throw InvalidArgument(fmt::format("its format version is {}, this library reads {}", json.at("format_version").dump(), kManifestVersion));
   manifest.narrow_version = json.at("narrow_version").get<std::string>();
-  for (const auto& [name, file] : json.at("files").items()) {
+  for (const auto& [name, file] : object_at(json, "files").items()) {
     if (!is_plain_file_name(name) || !is_hash(file.at("header_xxh3"))) throw InvalidArgument(fmt::format("its entry for the file {} is not valid", in_quotes(name)));
     manifest.files[name] = {file.at("bytes").get<std::uint64_t>(), file.at("header_bytes").get<std::uint64_t>(), file.at("header_xxh3").get<std::string>()};
   }
-  for (const auto& [name, file] : json.at("side_files").items()) {
+  for (const auto& [name, file] : object_at(json, "side_files").items()) {
     if (!is_plain_file_name(name) || !is_hash(file.at("xxh3"))) throw InvalidArgument(fmt::format("its entry for the file {} is not valid", in_quotes(name)));
     manifest.side_files[name] = {file.at("bytes").get<std::uint64_t>(), file.at("xxh3").get<std::string>()};
   }
-  for (const auto& [name, tensor] : json.at("tensors").items()) {
+  for (const auto& [name, tensor] : object_at(json, "tensors").items()) {
     const Manifest::LogicalTensor& parsed = manifest.tensors[name] = parse_tensor(name, tensor);
     for (const auto& [stored, part] : parsed.stored)
       if (!manifest.files.contains(part.file)) throw InvalidArgument(fmt::format("tensor {} lies in the unknown file {}", in_quotes(stored), in_quotes(part.file)));

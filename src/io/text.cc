@@ -6,22 +6,9 @@
 namespace narrow::io {
 namespace {
 
-constexpr std::size_t kLongestQuote = 100;
-
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }
 
 }  // namespace
-
-std::string in_quotes(std::string_view name) {
-  std::string text = "'";
-  for (const char c : name.substr(0, kLongestQuote)) text += is_control(c) ? '?' : c;
-  if (name.size() > kLongestQuote) {
-    while (text.size() > 1 && (static_cast<unsigned char>(text.back()) & 0xC0u) == 0x80u) text.pop_back();  // no half of a character
-    if (static_cast<unsigned char>(text.back()) >= 0xC0u) text.pop_back();
-    text += "...";
-  }
-  return text + "'";
-}
 
 bool is_utf8(std::string_view text) {
   const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };

@@ -87,20 +87,18 @@ class Export {
     const auto begin = std::chrono::steady_clock::now();
     GgufReport report;
     report.bytes = header_.file_bytes;
-    {
-      io::AtomicFile file(output);
-      file.write(0, std::as_bytes(std::span(header_.text)));
-      for (std::size_t i = 0; i < items_.size(); ++i) {
-        const io::GgufTensor& tensor = header_.tensors[i];
-        std::vector<std::uint8_t> blocks = encoded(i);
-        hashes_.push_back(io::hash_of(std::as_bytes(std::span(blocks))));
-        blocks.resize((blocks.size() + io::kGgufAlignment - 1) / io::kGgufAlignment * io::kGgufAlignment);
-        file.write(tensor.begin, std::as_bytes(std::span(blocks)));
-        if (progress) progress({items_[i].source, Stage::kWritten, false, tensor.begin + tensor.bytes, 2 * header_.file_bytes, {}});
-      }
-      file.commit();
+    io::AtomicFile file(output);
+    file.write(0, std::as_bytes(std::span(header_.text)));
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      const io::GgufTensor& tensor = header_.tensors[i];
+      std::vector<std::uint8_t> blocks = encoded(i);
+      hashes_.push_back(io::hash_of(std::as_bytes(std::span(blocks))));
+      blocks.resize((blocks.size() + io::kGgufAlignment - 1) / io::kGgufAlignment * io::kGgufAlignment);
+      file.write(tensor.begin, std::as_bytes(std::span(blocks)));
+      if (progress) progress({items_[i].source, Stage::kWritten, false, tensor.begin + tensor.bytes, 2 * header_.file_bytes, {}});
     }
-    read_back(output, report, progress);
+    read_back(file.place(), report, progress);
+    file.commit();
     report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return report;
   }
@@ -144,14 +142,15 @@ class Export {
     return q;
   }
 
-  std::vector<std::uint8_t> encoded(std::size_t index) const {
+  std::vector<std::uint8_t> encoded(std::size_t index) {
     const io::GgmlTypeInfo& type = *header_.tensors[index].type;
     std::vector<std::uint8_t> blocks(static_cast<std::size_t>(header_.tensors[index].bytes));
+    const Tensor x = values(index);
+    source_hashes_.push_back(io::hash_of({x.data(), x.byte_size()}));
     if (items_[index].is_exact) {
       io::put_blocks(codes(items_[index]), type, blocks);
       return blocks;
     }
-    const Tensor x = values(index);
     const float* first = x.as<float>();
     const float* end = first + x.size();
     if (!std::all_of(first, end, [](float value) { return std::isfinite(value); }))
@@ -160,6 +159,7 @@ class Export {
     return blocks;
   }
 
+  /// Before the file takes its name: what the disk gives back is what was written, and the source is what it was then.
   void read_back(const fs::path& output, GgufReport& report, const ProgressCallback& progress) const {
     const io::FileReader file(output);
     const io::GgufHeader read = io::read_gguf(file);
@@ -174,7 +174,11 @@ class Export {
             fmt::format("{}: tensor {} reads back different from what was written", output.string(), io::in_quotes(tensor.name)));
       const Tensor y = Tensor::empty(DType::kF32, tensor.shape);
       io::decode_blocks(*tensor.type, blocks, {y.as<float>(), static_cast<std::size_t>(y.size())});
-      report.tensors.push_back({tensor.name, std::string(tensor.type->name), items_[i].is_exact, compare(values(i), y)});
+      const Tensor x = values(i);
+      if (io::hash_of({x.data(), x.byte_size()}) != source_hashes_[i])
+        throw CorruptFile(fmt::format("{}: tensor {} changed while it was read; convert a copy that nobody writes to",
+                                      input_.directory().string(), io::in_quotes(items_[i].source)));
+      report.tensors.push_back({tensor.name, std::string(tensor.type->name), items_[i].is_exact, compare(x, y)});
       if (progress)
         progress({items_[i].source, Stage::kVerified, false, header_.file_bytes + tensor.begin + tensor.bytes, 2 * header_.file_bytes,
                   report.tensors.back().error});
@@ -185,7 +189,7 @@ class Export {
   AttentionHeads heads_;
   std::vector<Item> items_;
   io::GgufHeader header_;
-  std::vector<std::string> hashes_;
+  std::vector<std::string> hashes_, source_hashes_;  ///< of what was written, and of the values it was made from
 };
 
 }  // namespace

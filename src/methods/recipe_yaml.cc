@@ -1,5 +1,6 @@
 /// Recipe::load_yaml: compiled with yaml-cpp where that was found.
 
+#include <algorithm>
 #include <set>
 
 #include <fmt/format.h>
@@ -94,15 +95,38 @@ class Reader {
   std::filesystem::path path_;
 };
 
+/// yaml-cpp keeps every token of what is open: brackets are counted before it sees them. Quoted ones count too, up to the same limit.
+void check_text(const std::string& text, const Reader& reader) {
+  constexpr int kDeepest = 64;
+  if (text.find('\0') != std::string::npos || !io::is_utf8(text)) reader.fail(YAML::Mark(), "it is not a text in UTF-8");
+  int depth = 0;
+  YAML::Mark mark;
+  mark.line = 0;
+  for (const char c : text) {
+    depth += (c == '[' || c == '{') - (c == ']' || c == '}');
+    mark.line += c == '\n';
+    if (depth > kDeepest) reader.fail(mark, fmt::format("it nests deeper than {} levels", kDeepest));
+    if (c == '\n') depth = std::max(depth, 0);
+  }
+}
+
+/// A sentence of yaml-cpp may quote what it read.
+std::string one_line(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+  return text;
+}
+
 }  // namespace
 
 Recipe Recipe::load_yaml(const std::filesystem::path& path) {
   const std::string text = io::read_text(path, kLargestRecipe);
   const Reader reader(path);
+  check_text(text, reader);
   try {
     return reader.read(YAML::Load(text));
   } catch (const YAML::Exception& error) {
-    reader.fail(error.mark, error.msg);
+    reader.fail(error.mark, one_line(error.msg));
   }
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 using io::Json;
 
-constexpr std::int64_t kLargestDimension = std::int64_t{1} << 24;
+constexpr std::int64_t kLargestDimension = std::int64_t{1} << 24, kMostLayers = std::int64_t{1} << 14;
 
 class Reader {
  public:
@@ -111,6 +111,7 @@ RopeConfig Reader::rope(std::int64_t max_positions) const {
     rope.kind = RopeConfig::Kind::kYarn;
     rope.beta_fast = number(parameters, "beta_fast", 32.0);
     rope.beta_slow = number(parameters, "beta_slow", 1.0);
+    if (!(rope.beta_fast > 0.0 && rope.beta_slow > 0.0)) corrupt("beta_fast and beta_slow must be positive");
     rope.truncate = flag(parameters, "truncate", true);
     for (const auto& [key, place] :
          {std::pair{"attention_factor", &rope.attention_factor}, {"mscale", &rope.mscale}, {"mscale_all_dim", &rope.mscale_all_dim}})
@@ -156,6 +157,7 @@ ModelConfig parse(const Json& json, const std::filesystem::path& path) {
   config.hidden = reader.dimension("hidden_size");
   config.intermediate = reader.dimension("intermediate_size");
   config.layers = reader.dimension("num_hidden_layers");
+  if (config.layers > kMostLayers) reader.corrupt(fmt::format("num_hidden_layers is {}; narrow takes {} at most", config.layers, kMostLayers));
   config.heads = reader.dimension("num_attention_heads");
   config.kv_heads = reader.dimension("num_key_value_heads", config.heads);
   config.head_dim = reader.dimension("head_dim", std::max<std::int64_t>(1, config.hidden / config.heads));

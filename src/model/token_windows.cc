@@ -48,6 +48,8 @@ TokenWindows read_token_windows(const std::filesystem::path& path, const std::st
   if (tokens.rank() != 2 || (dtype != DType::kI64 && dtype != DType::kI32 && dtype != DType::kU32 && dtype != DType::kU16))
     throw InvalidArgument(fmt::format("{}: tensor {} is {} of {}; tokens are I32, I64, U32 or U16 of [windows, length]", path.string(),
                                       io::in_quotes(tensor), name_of(dtype), to_string(tokens.shape())));
+  if (tokens.size() == 0)
+    throw InvalidArgument(fmt::format("{}: tensor {} is {}: there are no tokens in it", path.string(), io::in_quotes(tensor), to_string(tokens.shape())));
   TokenWindows windows(static_cast<std::size_t>(tokens.shape()[0]));
   std::int64_t place = 0;
   for (std::vector<std::int32_t>& window : windows)

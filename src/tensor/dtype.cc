@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "format/quoted.h"
 #include "narrow/error.h"
 #include "narrow/tensor.h"
 
@@ -28,7 +29,7 @@ std::string_view name_of(DType dtype) { return kDTypes[static_cast<std::size_t>(
 DType parse_dtype(std::string_view name) {
   for (std::size_t i = 0; i < kDTypes.size(); ++i)
     if (kDTypes[i].name == name) return static_cast<DType>(i);
-  throw InvalidArgument(fmt::format("dtype '{}' is not known; safetensors' names are BOOL, F4, ..., F32, F64, I64, U64", name));
+  throw InvalidArgument(fmt::format("dtype {} is not known; safetensors' names are BOOL, F4, ..., F32, F64, I64, U64", in_quotes(name)));
 }
 
 }  // namespace narrow

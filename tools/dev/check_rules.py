@@ -11,7 +11,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 LAYERS = {"format": 1, "device": 1, "tensor": 2, "kernels": 3, "dispatch": 4, "ops": 5, "calibrate": 6, "io": 6, "methods": 7, "model": 7,
-          "report": 8}
+          "report": 8, "c_api": 9}
+C_HEADERS = {"stddef.h", "stdint.h"}  # what the interface in C may include
 SOURCE = {".h", ".cc", ".cu", ".cuh", ".inl"}
 LONGEST_FILE = 600
 
@@ -19,6 +20,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^">]+)[">]', re.M)
 INTRINSICS = re.compile(r"\b(immintrin|xmmintrin|arm_neon|x86intrin)\.h\b")
 CUDA_HEADER = re.compile(r"^\s*#\s*include\s+[<\"](cuda|cublas|cusolver|cub/|mma\.h|cooperative_groups)", re.M)
 NEVER_IN_LIBRARY = re.compile(r"\b(getenv|abort|std::terminate|printf|puts|std::cout|std::cerr|assert|exit)\s*\(|\bstd::(cout|cerr)\b")
+NO_WAY_OUT = re.compile(r"(?<![.\w>:])(socket|connect|getaddrinfo|dlopen|system|popen|execvp?e?|v?fork|posix_spawnp?|mmap)\s*\(")
 MACRO = re.compile(r"^\s*#\s*define\s+(\w+)", re.M)
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|home|farm)/\w")
 
@@ -69,11 +71,13 @@ def main():
         if name.startswith(("src/", "include/")):
             macros.update(macro for macro in MACRO.findall(text) if macro.startswith("NARROW_"))
             check_library(path, text, problems)
+        if name.startswith(("src/", "include/")) and (found := NO_WAY_OUT.search(without_comments(text))):
+            problems.append(f"{name}: the library has no network, other program, plugin or mapped file: {found.group(1)}")
         if name.startswith("src/"):
             check_layers(path, text, problems)
         if name.startswith("include/"):
             for included in INCLUDE.findall(text):
-                if not included.startswith("narrow/") and ("." in included or "/" in included):
+                if included not in C_HEADERS and not included.startswith("narrow/") and ("." in included or "/" in included):
                     problems.append(f"{name}: public headers include std and narrow alone, not {included}")
     if len(macros) > 3:
         problems.append(f"macros: {', '.join(sorted(macros))}; three at most")

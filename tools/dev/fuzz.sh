@@ -11,5 +11,5 @@ for target in build/fuzz/bin/fuzz_*; do
   found=build/fuzz/corpus/$name
   mkdir -p "$found"
   echo "$name: $seconds seconds"
-  "$target" -max_total_time="$seconds" -timeout=5 -rss_limit_mb=1024 -print_final_stats=0 -verbosity=0 "$found" "fuzz/corpus/$name"
+  "$target" -dict="fuzz/dictionaries/$name" -max_total_time="$seconds" -timeout=5 -rss_limit_mb=1024 -print_final_stats=0 -verbosity=0 "$found" "fuzz/corpus/$name"
 done

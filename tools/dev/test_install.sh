@@ -8,6 +8,7 @@ cmake --install build/release --prefix "$place/prefix" > /dev/null
 cmake -S tests/install -B "$place/build" -G Ninja -DCMAKE_PREFIX_PATH="$PWD/$place/prefix" -DCMAKE_BUILD_TYPE=Release > /dev/null
 cmake --build "$place/build" > /dev/null
 "$place/build/consumer"
+"$place/build/c_consumer"
 "$place/prefix/bin/narrow" formats > /dev/null
 echo "install: find_package(narrow) works"
 

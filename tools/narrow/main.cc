@@ -149,6 +149,7 @@ int write_output(const Context& context, int code) {
 
 int run(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is an error of write, not an end
   Context context;
   context.arguments.assign(argv + 1, argv + argc);
   CLI::App app{"narrow makes the weights of a model small: number formats of 1 to 16 bits and their scales.\n", "narrow"};

@@ -19,7 +19,8 @@ using tokenizer::AddedToken;
 using tokenizer::Splitter;
 using tokenizer::Step;
 
-constexpr std::int32_t kMostTokens = 1 << 24;
+/// Numbers are nearly dense: what a file may ask to be allocated is bound by its own size.
+constexpr std::size_t kMostHoles = 1 << 16;
 
 /// GPT-2's alphabet: the printable bytes stand for themselves, the others for U+0100 onwards, in order.
 std::vector<int> byte_of_letter() {
@@ -75,9 +76,10 @@ class Reader {
   }
 
   std::vector<std::string> vocabulary(const Json& vocab) const {
+    if (!vocab.is_object()) corrupt("its vocab is no object");
     std::vector<std::string> tokens;
     for (const auto& [letters, number] : vocab.items()) {
-      if (!number.is_number_integer() || number < 0 || number >= kMostTokens)
+      if (!number.is_number_unsigned() || number >= vocab.size() + kMostHoles)
         corrupt(fmt::format("the token {} has the number {}", io::in_quotes(letters), number.dump()));
       const std::size_t place = number.get<std::size_t>();
       if (place >= tokens.size()) tokens.resize(place + 1);
@@ -87,6 +89,7 @@ class Reader {
   }
 
   void merges(const Json& list, tokenizer::Bpe& bpe) const {
+    if (!list.is_array()) corrupt("its merges are no list");
     std::int32_t rank = 0;
     for (const Json& merge : list) {
       std::string left, right;
@@ -156,10 +159,11 @@ class Reader {
 
   void added_tokens(const Json& list, Tokenizer::State& state) const {
     state.bytes = state.bpe.tokens();
+    const std::size_t most = state.bytes.size() + list.size() + kMostHoles;
     for (const Json& entry : list) {
       AddedToken token;
       const Json& number = entry.at("id");
-      if (!number.is_number_integer() || number < 0 || number >= kMostTokens)
+      if (!number.is_number_unsigned() || number >= most)
         corrupt(fmt::format("an added token has the number {}", number.dump()));
       token.number = number.get<std::int32_t>();
       token.content = entry.at("content").get<std::string>();
@@ -191,8 +195,11 @@ class Reader {
           continue;
         }
         const std::string name = item.at("SpecialToken").at("id").get<std::string>();
-        for (const Json& number : json.at("special_tokens").at(name).at("ids"))
+        for (const Json& number : json.at("special_tokens").at(name).at("ids")) {
+          if (!number.is_number_unsigned() || number >= state.bytes.size())
+            corrupt(fmt::format("the special token {} has a number that is none of the vocabulary", io::in_quotes(name)));
           (seen ? state.after : state.before).push_back(number.get<std::int32_t>());
+        }
       }
     } else if (type != "ByteLevel") {
       unsupported(fmt::format("the post-processor {}; narrow has ByteLevel and TemplateProcessing", io::in_quotes(type)));
