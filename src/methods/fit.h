@@ -8,12 +8,12 @@
 namespace narrow {
 
 /// Throws InvalidArgument in one sentence where a method cannot be used so; computes nothing.
-void check_method(const Method& method, const Recipe& recipe, std::span<const std::vector<std::int32_t>> windows);
+void check_method(const Method& method, const Recipe& recipe, const Calibration& calibration);
 
 /// The planned tensors that the method quantizes, by name; `modules` receives what became of each, fallbacks included. Tensors that are not
 /// in the result are rounded to nearest as they are written.
 std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, const std::filesystem::path& path, const Plan& plan,
-                                                   const Method& method, std::span<const std::vector<std::int32_t>> windows,
+                                                   const Method& method, const Calibration& calibration,
                                                    const FitCallback& callback, std::vector<FittedModule>& modules);
 
 }  // namespace narrow

@@ -120,10 +120,10 @@ class Run {
   }
 
   /// Has a method quantize before anything is written.
-  void fit(const fs::path& input, const Method& method, std::span<const std::vector<std::int32_t>> windows, const FitCallback& callback,
+  void fit(const fs::path& input, const Method& method, const Calibration& calibration, const FitCallback& callback,
            std::vector<FittedModule>& modules) {
     method_ = method;
-    fitted_ = fit_weights(input_, input, report_.plan, method, windows, callback, modules);
+    fitted_ = fit_weights(input_, input, report_.plan, method, calibration, callback, modules);
   }
 
   QuantizeReport execute(const fs::path& output) {
@@ -174,7 +174,7 @@ class Run {
         tell(*planned, Stage::kVerified, {});
         continue;
       }
-      const bool is_nearest = !method_.gptq || !fitted_.contains(planned->name);
+      const bool is_nearest = !method_.needs_calibration() || !fitted_.contains(planned->name);
       const ReadBack result = written.check_quantized(input_, planned->name, entry, is_nearest ? Codes::kNearest : Codes::kAny);
       signal_ += result.signal;
       noise_ += result.noise;
@@ -208,12 +208,12 @@ QuantizeReport quantize_checkpoint(const fs::path& input, const fs::path& output
 }
 
 MethodReport quantize_checkpoint(const fs::path& input, const fs::path& output, const Recipe& recipe, const Method& method,
-                                 std::span<const std::vector<std::int32_t>> windows, const FitCallback& fitted, const ProgressCallback& progress) {
-  check_method(method, recipe, windows);
+                                 const Calibration& calibration, const FitCallback& fitted, const ProgressCallback& progress) {
+  check_method(method, recipe, calibration);
   Run run(input, output, recipe, progress);
   MethodReport report;
   const auto begin = std::chrono::steady_clock::now();
-  if (!method.is_rounding()) run.fit(input, method, windows, fitted, report.modules);
+  if (!method.is_rounding()) run.fit(input, method, calibration, fitted, report.modules);
   report.fit_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   report.files = run.execute(output);
   report.fallbacks = std::count_if(report.modules.begin(), report.modules.end(), [](const FittedModule& module) { return !module.fallback.empty(); });
