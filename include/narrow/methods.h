@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,16 +23,25 @@ struct Method {
   bool clip = false;     ///< scales are searched for the least loss, not taken from the extremes
   bool refine = false;   ///< learned rounding: codes and scales improved one at a time until none helps
   bool correct = false;  ///< weights aim at the plain model's outputs, so that they make good the errors of the layers before
+  // Before all of these, folded into the weights; the model's function in floating point stays the same.
+  bool rotate = false;       ///< the stream and the values' heads are rotated: no channel stands out
+  bool smoothquant = false;  ///< outliers of inputs move into weights: for inputs that are rounded
+  bool awq = false;          ///< channels with large inputs get finer weights
+
   bool act_order = false;  ///< of GPTQ: columns in falling order of their input's energy, scales of blocks known beforehand
   double damping = 0.01;   ///< the share of the mean diagonal that is added to the Hessian's
   int sweeps = 8;          ///< of refine, at most
+  std::optional<double> strength{};  ///< of smoothquant: how much moves, 0 .. 1; none: searched for each input
 
   /// rtn, or steps joined by +.
   static Method parse(std::string_view text);
   std::string to_string() const;
-  bool is_rounding() const { return !gptq && !clip && !refine && !correct; }
-  /// Whether it needs a text, or statistics of one.
-  bool needs_calibration() const { return gptq || refine || correct; }
+  bool is_rounding() const { return !folds() && !chooses_codes(); }
+  bool folds() const { return rotate || smoothquant || awq; }
+  bool chooses_codes() const { return gptq || clip || refine || correct; }
+  /// Whether choosing codes needs second moments of the inputs; whether anything needs a text, or statistics of one.
+  bool needs_hessian() const { return gptq || refine || correct; }
+  bool needs_calibration() const { return needs_hessian() || smoothquant || awq; }
 };
 
 /// A weight that a method has quantized. Losses are tr(E X^T X E^T) / tr(W X^T X W^T) with E = W - Q: the relative squared error of the
@@ -69,8 +80,15 @@ struct MethodReport {
 struct Calibration {
   std::span<const std::vector<std::int32_t>> windows{};  ///< a text, read layer by layer: every input is computed with quantized weights
   const CalibrationStatistics* statistics = nullptr;     ///< instead: what was seen of the plain model, with second moments
+  RangeMethod range{};                                   ///< of static inputs that have no scale yet; they need windows
   bool is_empty() const { return windows.empty() && statistics == nullptr; }
 };
+
+/// Factors on channels, by the norm or the Linear module whose outputs they divide.
+using ChannelFactors = std::map<std::string, std::vector<float>>;
+/// Writes the same function with other channels: outputs of norms (and of v_proj and up_proj) divided by factors, the columns of what reads
+/// them multiplied. Changed tensors are fp32.
+void scale_channels(const std::filesystem::path& input, const std::filesystem::path& output, const ChannelFactors& factors);
 
 /// quantize_checkpoint by a method. Clip search without a calibration weighs all columns alike. Everything that can be known to go wrong is
 /// checked before the first computation.

@@ -127,6 +127,10 @@ class Model {
 /// is missing or has another shape.
 Model open_model(const std::filesystem::path& path, const ModelOptions& options = {});
 
+/// Reads windows of tokens, some at a time, and shows the inputs of all Linear layers; `progress` hears how many windows were read.
+void observe_inputs(const Model& model, std::span<const std::vector<std::int32_t>> windows, const InputObserver& observer,
+                    const std::function<void(std::size_t windows)>& progress = {});
+
 /// What the Linear modules that share an input see of a whole text, in parts of fp32.
 struct LayerInputs {
   std::span<const std::string> modules;

@@ -9,6 +9,7 @@
 #include "io/text.h"
 #include "methods/gptq.h"
 #include "methods/hessian.h"
+#include "methods/recipe_match.h"
 #include "methods/refine.h"
 #include "narrow/error.h"
 #include "narrow/model.h"
@@ -42,7 +43,7 @@ FittedWeight fit(const Tensor& w, const Tensor& target, const Scheme& scheme, co
   FittedWeight result;
   const Hessian& hessian = input.hessian;
   const QuantizedTensor rounded = quantize(w, scheme);
-  if (method.needs_calibration() && !hessian.is_known()) result.fallback = "its input was not seen";
+  if (method.needs_hessian() && !hessian.is_known()) result.fallback = "its input was not seen";
   if (method.gptq && hessian.is_known() && !input.factor) result.fallback = "the Hessian is not positive definite";
   const HessianFactor* factor = input.factor && result.fallback.empty() ? &*input.factor : nullptr;
   const bool is_rounded = !result.fallback.empty() || (factor == nullptr && !method.clip);
@@ -87,6 +88,12 @@ void check_numbers(const Method& method) {
         "damping {} is not between 0 and 1; it is the share of the Hessian's mean diagonal that is added to it", method.damping));
   if (method.act_order && !method.gptq)
     throw InvalidArgument(fmt::format("the order of columns is GPTQ's; the method is {}", method.to_string()));
+  if (method.awq && method.smoothquant)
+    throw InvalidArgument("awq and smoothquant both scale the channels of inputs; choose awq for weights alone, smoothquant for rounded inputs");
+  if (method.strength && !method.smoothquant)
+    throw InvalidArgument(fmt::format("the strength is smoothquant's; the method is {}", method.to_string()));
+  if (method.strength && !(*method.strength >= 0.0 && *method.strength <= 1.0))
+    throw InvalidArgument(fmt::format("the strength {} is not between 0 and 1", *method.strength));
   if (method.sweeps < 1) throw InvalidArgument("refine needs at least one sweep");
 }
 
@@ -99,29 +106,62 @@ FittedWeight fit_weight(const Tensor& w, const Scheme& scheme, std::span<const d
   if (!second_moment.empty() && static_cast<std::int64_t>(second_moment.size()) != k * k)
     throw InvalidArgument(
         fmt::format("the second moment of an input of {} channels has {} numbers, not {}", k, k * k, second_moment.size()));
-  if (method.needs_calibration() && second_moment.empty())
+  if (method.needs_hessian() && second_moment.empty())
     throw InvalidArgument(fmt::format("the method {} needs the second moment of the layer's input", method.to_string()));
+  if (method.folds()) throw InvalidArgument("rotate, smoothquant and awq change several layers at once; they are of whole models");
   if (method.correct) throw InvalidArgument("correct makes good what other layers did; it is of whole models");
   const Tensor values = convert(w, DType::kF32).contiguous();
   return fit(values, values, scheme, Input(second_moment, k, method), method);
 }
 
-void check_method(const Method& method, const Recipe& recipe, const Calibration& calibration) {
+namespace {
+
+/// Blocks that share a scale must divide the columns of what a method quantizes.
+void check_blocks(const Method& method, const Plan& plan) {
+  for (const PlannedTensor& tensor : plan.tensors) {
+    const Granularity& granularity = tensor.scheme.granularity;
+    if (tensor.fate != Fate::kQuantize || granularity.kind != Granularity::Kind::kRectangle || granularity.cols == 0) continue;
+    if (tensor.shape.back() % granularity.cols != 0)
+      throw InvalidArgument(fmt::format("blocks of {} do not divide the {} columns of {}; the method {} needs blocks that do", granularity.cols,
+                                        tensor.shape.back(), io::in_quotes(tensor.name), method.to_string()));
+  }
+}
+
+/// A rule for a layer that is not there is a mistake.
+void check_rules(const Recipe& recipe, const Plan& plan) {
+  for (const auto& [pattern, scheme] : recipe.rules)
+    if (std::none_of(plan.tensors.begin(), plan.tensors.end(),
+                     [&](const PlannedTensor& tensor) { return pattern == "Linear" || pattern_matches(pattern, tensor.name); }))
+      throw InvalidArgument(fmt::format("the rule for {} matches no tensor of the model", io::in_quotes(pattern)));
+}
+
+}  // namespace
+
+void check_method(const Method& method, const Recipe& recipe, const Plan& plan, const Calibration& calibration) {
   check_numbers(method);
+  if (method.is_rounding()) return;
+  const std::string name = method.to_string();
   if (method.needs_calibration() && calibration.is_empty())
-    throw InvalidArgument(fmt::format("the method {} needs a text to calibrate with; give tokens or text", method.to_string()));
-  if (method.correct && calibration.windows.empty())
+    throw InvalidArgument(fmt::format("the method {} needs a text to calibrate with; give tokens or text", name));
+  if (method.smoothquant && !recipe.activations)
+    throw InvalidArgument("smoothquant helps inputs that are rounded, and the recipe leaves them as they are; name activations, or use awq");
+  const CalibrationStatistics* statistics = calibration.windows.empty() ? calibration.statistics : nullptr;
+  if (statistics != nullptr && method.correct)
     throw InvalidArgument("the step correct compares two models on a text; give tokens or text, not statistics");
-  if (calibration.statistics != nullptr && method.needs_calibration())
-    for (const auto& [name, input] : calibration.statistics->inputs)
+  if (statistics != nullptr && method.rotate && method.needs_calibration())
+    throw InvalidArgument("rotation changes all inputs, so that statistics of the plain model do not fit; give tokens or text");
+  if (statistics != nullptr && method.smoothquant && !method.strength)
+    throw InvalidArgument("smoothquant searches its strength on a text; give tokens or text, or a strength");
+  if (statistics != nullptr && (method.needs_hessian() || method.awq))
+    for (const auto& [module, input] : statistics->inputs)
       if (input.second_moment.empty())
         throw InvalidArgument(
-            fmt::format("the statistics have no second moment of the input of {}; run narrow calibrate --second-moments", name));
-  if (method.is_rounding()) return;
+            fmt::format("the statistics have no second moment of the input of {}; run narrow calibrate --second-moments", module));
   const QuantizeOptions& options = recipe.options;
   if (options.rounding != Rounding::kNearestEven || options.overflow != Overflow::kSaturate)
-    throw InvalidArgument(
-        fmt::format("the method {} rounds to nearest even and saturates; leave rounding and overflow as they are", method.to_string()));
+    throw InvalidArgument(fmt::format("the method {} rounds to nearest even and saturates; leave rounding and overflow as they are", name));
+  check_blocks(method, plan);
+  check_rules(recipe, plan);
 }
 
 namespace {
@@ -208,7 +248,7 @@ std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, cons
                                                    std::vector<FittedModule>& modules) {
   Fitter fitter(input, plan, method, callback, modules);
   const auto plain = [](const Tensor& w) { return w; };
-  if (calibration.statistics != nullptr) {
+  if (calibration.windows.empty() && calibration.statistics != nullptr) {
     std::map<std::string, std::vector<std::string>> groups;
     for (const auto& [module, entry] : calibration.statistics->shared) groups[entry].push_back(module);
     for (const auto& [entry, group] : groups) {

@@ -8,7 +8,7 @@
 namespace narrow {
 
 /// Throws InvalidArgument in one sentence where a method cannot be used so; computes nothing.
-void check_method(const Method& method, const Recipe& recipe, const Calibration& calibration);
+void check_method(const Method& method, const Recipe& recipe, const Plan& plan, const Calibration& calibration);
 
 /// The planned tensors that the method quantizes, by name; `modules` receives what became of each, fallbacks included. Tensors that are not
 /// in the result are rounded to nearest as they are written.

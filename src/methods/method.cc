@@ -15,7 +15,8 @@ struct Step {
   std::string_view name;
   bool Method::* member;
 };
-constexpr std::array kSteps{Step{"correct", &Method::correct}, Step{"gptq", &Method::gptq}, Step{"clip", &Method::clip},
+constexpr std::array kSteps{Step{"rotate", &Method::rotate},   Step{"smoothquant", &Method::smoothquant},
+                            Step{"awq", &Method::awq},         Step{"correct", &Method::correct}, Step{"gptq", &Method::gptq}, Step{"clip", &Method::clip},
                             Step{"refine", &Method::refine}};
 
 }  // namespace

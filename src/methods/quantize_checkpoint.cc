@@ -17,6 +17,7 @@
 #include "kernels/storage.h"
 #include "methods/activation_recipe.h"
 #include "methods/fit.h"
+#include "methods/folding.h"
 #include "methods/output_directory.h"
 #include "methods/preflight.h"
 #include "methods/read_back.h"
@@ -119,6 +120,8 @@ class Run {
     check_output_place(input, output, report_.plan.file_bytes + side_file_bytes(input_) + kPerTensor * (report_.plan.tensors.size() + 1024));
   }
 
+  const Plan& plan() const { return report_.plan; }
+
   /// Has a method quantize before anything is written.
   void fit(const fs::path& input, const Method& method, const Calibration& calibration, const FitCallback& callback,
            std::vector<FittedModule>& modules) {
@@ -174,7 +177,7 @@ class Run {
         tell(*planned, Stage::kVerified, {});
         continue;
       }
-      const bool is_nearest = !method_.needs_calibration() || !fitted_.contains(planned->name);
+      const bool is_nearest = !method_.needs_hessian() || !fitted_.contains(planned->name);
       const ReadBack result = written.check_quantized(input_, planned->name, entry, is_nearest ? Codes::kNearest : Codes::kAny);
       signal_ += result.signal;
       noise_ += result.noise;
@@ -209,11 +212,15 @@ QuantizeReport quantize_checkpoint(const fs::path& input, const fs::path& output
 
 MethodReport quantize_checkpoint(const fs::path& input, const fs::path& output, const Recipe& recipe, const Method& method,
                                  const Calibration& calibration, const FitCallback& fitted, const ProgressCallback& progress) {
-  check_method(method, recipe, calibration);
-  Run run(input, output, recipe, progress);
+  {
+    const Run trial(input, output, recipe, progress);  // everything that is wrong is wrong before the first computation
+    check_method(method, recipe, trial.plan(), calibration);
+  }
   MethodReport report;
   const auto begin = std::chrono::steady_clock::now();
-  if (!method.is_rounding()) run.fit(input, method, calibration, fitted, report.modules);
+  const FoldedModel model(input, output, recipe, method, calibration);
+  Run run(model.path(), output, model.recipe(), progress);
+  if (method.chooses_codes()) run.fit(model.path(), method, model.calibration(), fitted, report.modules);
   report.fit_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   report.files = run.execute(output);
   report.fallbacks = std::count_if(report.modules.begin(), report.modules.end(), [](const FittedModule& module) { return !module.fallback.empty(); });

@@ -31,7 +31,7 @@ struct QuantizeCommandOptions {
   RecipeOptions recipe;
   TokenOptions tokens;
   bool act_order = false;
-  double damping = 0.01;
+  double damping = 0.01, strength = 0.5;
 };
 
 /// The method; says in the command's words what it lacks.
@@ -39,6 +39,7 @@ Method make_method(const CLI::App& command, const QuantizeCommandOptions& option
   Method method = Method::parse(options.method);
   method.act_order = options.act_order;
   method.damping = options.damping;
+  if (command.count("--strength") > 0) method.strength = options.strength;
   const bool has_text = !options.tokens.tokens.empty() || !options.tokens.text.empty();
   const bool has_statistics = !options.recipe.activations.statistics.empty();
   if (method.needs_calibration() && !has_text && !has_statistics)
@@ -47,7 +48,7 @@ Method make_method(const CLI::App& command, const QuantizeCommandOptions& option
   if (method.is_rounding() && has_text)
     throw InvalidArgument("--tokens and --text are what a method is calibrated with; add --method gptq or another");
   if (!method.gptq && method.act_order) throw InvalidArgument(fmt::format("--act-order is of GPTQ; --method is {}", options.method));
-  if (!method.needs_calibration() && command.count("--damping") > 0)
+  if (!method.needs_hessian() && command.count("--damping") > 0)
     throw InvalidArgument(fmt::format("--damping is of gptq, refine and correct; --method is {}", options.method));
   return method;
 }
@@ -174,7 +175,7 @@ void run_quantize(Context& context, const CLI::App& command, const QuantizeComma
   if (!options.tokens.tokens.empty() || !options.tokens.text.empty()) windows = load_tokens(options.tokens, options.input).windows;
   if (windows.empty() && !method.is_rounding() && !options.recipe.activations.statistics.empty())
     statistics = CalibrationStatistics::load(options.recipe.activations.statistics);
-  const Calibration calibration{windows, statistics ? &*statistics : nullptr};
+  const Calibration calibration{windows, statistics ? &*statistics : nullptr, RangeMethod::parse(options.recipe.activations.range)};
   catch_interrupts();
   MethodReport report;
   {
@@ -213,9 +214,11 @@ void add_quantize(CLI::App& app, Context& context) {
   command->add_option("OUT", options->output, "The directory to write; it must not exist, or be empty")->type_name("")->required();
   add_recipe_options(*command, context, options->recipe);
   command->add_option("--export", options->form, "Write the form that another runtime loads: ct, gptq, awq, fp8-block")->type_name("FORM");
-  command->add_option("--method", options->method, "How weights become codes: rtn (default), or steps joined by +: correct, gptq, clip, refine")->option_text("METHOD");
+  command->add_option("--method", options->method, "How weights become codes: rtn (default), or steps joined by +:\nrotate, smoothquant, awq, correct, gptq, clip, refine")->option_text("METHOD");
   command->add_flag("--act-order", options->act_order, "GPTQ: columns with the largest inputs first");
   command->add_option("--damping", options->damping, "Share of the Hessian's mean diagonal added to it (default 0.01)")->option_text("SHARE");
+  command->add_option("--strength", options->strength, "SmoothQuant: how much of the outliers moves, 0 .. 1 (default: searched)")
+      ->option_text("SHARE");
   add_token_options(*command, options->tokens, "calib");
   command->callback(
       [&context, command, options] { context.run = [&context, command, options] { run_quantize(context, *command, *options); }; });
