@@ -90,10 +90,17 @@ using ChannelFactors = std::map<std::string, std::vector<float>>;
 /// them multiplied. Changed tensors are fp32.
 void scale_channels(const std::filesystem::path& input, const std::filesystem::path& output, const ChannelFactors& factors);
 
+struct MethodRun {
+  /// A directory for what is done so far: a run that was killed goes on from there and ends with the same bytes. It is made where it is
+  /// not there and removed when the run is complete. Empty: none.
+  std::filesystem::path journal{};
+  FitCallback fitted{};
+  ProgressCallback progress{};
+};
+
 /// quantize_checkpoint by a method. Clip search without a calibration weighs all columns alike. Everything that can be known to go wrong is
 /// checked before the first computation.
 MethodReport quantize_checkpoint(const std::filesystem::path& input, const std::filesystem::path& output, const Recipe& recipe,
-                                 const Method& method, const Calibration& calibration, const FitCallback& fitted = {},
-                                 const ProgressCallback& progress = {});
+                                 const Method& method, const Calibration& calibration, const MethodRun& run = {});
 
 }  // namespace narrow

@@ -169,8 +169,9 @@ namespace {
 /// Takes planned tensors one group of modules at a time, in any order.
 class Fitter {
  public:
-  Fitter(const Checkpoint& input, const Plan& plan, const Method& method, const FitCallback& callback, std::vector<FittedModule>& modules)
-      : input_(input), method_(method), callback_(callback), modules_(modules) {
+  Fitter(const Checkpoint& input, const Plan& plan, const Method& method, const Journal& journal, const FitCallback& callback,
+         std::vector<FittedModule>& modules)
+      : input_(input), method_(method), journal_(journal), callback_(callback), modules_(modules) {
     for (const PlannedTensor& tensor : plan.tensors)
       if (tensor.fate == Fate::kQuantize) planned_.emplace(tensor.name, &tensor);
     count_ = planned_.size();
@@ -186,8 +187,20 @@ class Fitter {
     }
     return replaced;
   }
-  bool wants(std::span<const std::string> group) const {
-    return std::any_of(group.begin(), group.end(), [&](const std::string& module) { return planned_.contains(module + std::string(kWeight)); });
+  /// What the journal has of the group, put in place; `rest`: whether anything is left to compute.
+  std::map<std::string, QuantizedTensor> take_known(std::span<const std::string> group, bool& rest) {
+    std::map<std::string, QuantizedTensor> replaced;
+    rest = false;
+    for (const std::string& module : group) {
+      const auto found = planned_.find(module + std::string(kWeight));
+      if (found == planned_.end()) continue;
+      if (auto entry = journal_.find(found->first, found->second->scheme, found->second->shape)) {
+        replaced.emplace(module, accept(found->first, std::move(*entry)));
+      } else {
+        rest = true;
+      }
+    }
+    return replaced;
   }
 
   /// All that no calibration has seen.
@@ -208,11 +221,18 @@ class Fitter {
  private:
   QuantizedTensor take(const PlannedTensor& tensor, const std::string& module, const Input& known,
                        const std::function<Tensor(const Tensor&)>& target) {
+    if (auto entry = journal_.find(tensor.name, tensor.scheme, tensor.shape)) return accept(tensor.name, std::move(*entry));
     const Tensor w = convert(input_.tensor(tensor.name), DType::kF32);
     FittedWeight made = fit(w, target(w), tensor.scheme, known, method_);
-    tell({module, tensor.scheme, made.loss_before, made.loss_after, made.damping, made.dead_columns, made.fallback});
-    planned_.erase(tensor.name);
-    return result_.emplace(tensor.name, std::move(made.quantized)).first->second;
+    Journal::Entry entry{{module, tensor.scheme, made.loss_before, made.loss_after, made.damping, made.dead_columns, made.fallback},
+                         std::move(made.quantized)};
+    journal_.add(tensor.name, entry);
+    return accept(tensor.name, std::move(entry));
+  }
+  QuantizedTensor accept(std::string name, Journal::Entry entry) {
+    tell(std::move(entry.module));
+    planned_.erase(name);
+    return result_.emplace(name, std::move(entry.quantized)).first->second;
   }
   void tell(FittedModule fitted) {
     modules_.push_back(std::move(fitted));
@@ -221,6 +241,7 @@ class Fitter {
 
   const Checkpoint& input_;
   const Method& method_;
+  const Journal& journal_;
   const FitCallback& callback_;
   std::vector<FittedModule>& modules_;
   std::map<std::string, const PlannedTensor*> planned_;
@@ -244,29 +265,36 @@ Tensor difference(const Tensor& x, const Tensor& y) {
 }  // namespace
 
 std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, const std::filesystem::path& path, const Plan& plan,
-                                                   const Method& method, const Calibration& calibration, const FitCallback& callback,
-                                                   std::vector<FittedModule>& modules) {
-  Fitter fitter(input, plan, method, callback, modules);
+                                                   const Method& method, const Calibration& calibration, const Journal& journal,
+                                                   const FitCallback& callback, std::vector<FittedModule>& modules) {
+  Fitter fitter(input, plan, method, journal, callback, modules);
   const auto plain = [](const Tensor& w) { return w; };
   if (calibration.windows.empty() && calibration.statistics != nullptr) {
     std::map<std::string, std::vector<std::string>> groups;
     for (const auto& [module, entry] : calibration.statistics->shared) groups[entry].push_back(module);
     for (const auto& [entry, group] : groups) {
       const InputStatistics& seen = calibration.statistics->inputs.at(entry);
-      if (fitter.wants(group)) fitter.take(group, Input(seen.second_moment, static_cast<std::int64_t>(seen.channel_max.size()), method), plain);
+      bool rest = false;
+      fitter.take_known(group, rest);
+      if (rest) fitter.take(group, Input(seen.second_moment, static_cast<std::int64_t>(seen.channel_max.size()), method), plain);
     }
   } else if (!calibration.windows.empty()) {
     walk_layers(path, calibration.windows, method.correct, [&](const LayerInputs& layer) {
-      if (!fitter.wants(layer.modules)) return std::map<std::string, QuantizedTensor>();
+      bool rest = false;
+      std::map<std::string, QuantizedTensor> replaced = fitter.take_known(layer.modules, rest);
+      if (!rest) return replaced;
       std::vector<double> second_moment, change, missing;
       for (const Tensor& x : layer.inputs) add_second_moment(x, second_moment);
       const Input known(second_moment, layer.inputs.front().shape().back(), method);
-      if (!method.correct) return fitter.take(layer.modules, known, plain);
+      const auto take = [&](const std::function<Tensor(const Tensor&)>& target) {
+        replaced.merge(fitter.take(layer.modules, known, target));
+        return replaced;
+      };
+      if (!method.correct) return take(plain);
       for (std::size_t i = 0; i < layer.inputs.size(); ++i)
         add_cross_moment(difference(layer.plain[i], layer.inputs[i]), layer.inputs[i], change);
       if (!layer.missing.empty()) missing = sum_of_cross_moments(layer.missing, layer.inputs);
-      return fitter.take(layer.modules, known,
-                         [&](const Tensor& w) { return corrected(w, known.hessian, change, missing, method.damping); });
+      return take([&](const Tensor& w) { return corrected(w, known.hessian, change, missing, method.damping); });
     });
   }
   fitter.take_rest();

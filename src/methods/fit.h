@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "methods/journal.h"
 #include "narrow/methods.h"
 
 namespace narrow {
@@ -11,9 +12,10 @@ namespace narrow {
 void check_method(const Method& method, const Recipe& recipe, const Plan& plan, const Calibration& calibration);
 
 /// The planned tensors that the method quantizes, by name; `modules` receives what became of each, fallbacks included. Tensors that are not
-/// in the result are rounded to nearest as they are written.
+/// in the result are rounded to nearest as they are written. What the journal has is not computed again.
 std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, const std::filesystem::path& path, const Plan& plan,
                                                    const Method& method, const Calibration& calibration,
-                                                   const FitCallback& callback, std::vector<FittedModule>& modules);
+                                                   const Journal& journal, const FitCallback& callback,
+                                                   std::vector<FittedModule>& modules);
 
 }  // namespace narrow

@@ -123,10 +123,10 @@ class Run {
   const Plan& plan() const { return report_.plan; }
 
   /// Has a method quantize before anything is written.
-  void fit(const fs::path& input, const Method& method, const Calibration& calibration, const FitCallback& callback,
+  void fit(const fs::path& input, const Method& method, const Calibration& calibration, const Journal& journal, const FitCallback& callback,
            std::vector<FittedModule>& modules) {
     method_ = method;
-    fitted_ = fit_weights(input_, input, report_.plan, method, calibration, callback, modules);
+    fitted_ = fit_weights(input_, input, report_.plan, method, calibration, journal, callback, modules);
   }
 
   QuantizeReport execute(const fs::path& output) {
@@ -211,18 +211,25 @@ QuantizeReport quantize_checkpoint(const fs::path& input, const fs::path& output
 }
 
 MethodReport quantize_checkpoint(const fs::path& input, const fs::path& output, const Recipe& recipe, const Method& method,
-                                 const Calibration& calibration, const FitCallback& fitted, const ProgressCallback& progress) {
+                                 const Calibration& calibration, const MethodRun& how) {
   {
-    const Run trial(input, output, recipe, progress);  // everything that is wrong is wrong before the first computation
+    const Run trial(input, output, recipe, how.progress);  // everything that is wrong is wrong before the first computation
     check_method(method, recipe, trial.plan(), calibration);
   }
   MethodReport report;
   const auto begin = std::chrono::steady_clock::now();
   const FoldedModel model(input, output, recipe, method, calibration);
-  Run run(model.path(), output, model.recipe(), progress);
-  if (method.chooses_codes()) run.fit(model.path(), method, model.calibration(), fitted, report.modules);
+  Run run(model.path(), output, model.recipe(), how.progress);
+  std::optional<Journal> journal;
+  if (method.chooses_codes()) {
+    const Calibration known = model.calibration();
+    const bool keeps = !how.journal.empty();
+    journal.emplace(how.journal, keeps ? fingerprint_of(open_checkpoint(model.path()), run.plan(), method, known) : "");
+    run.fit(model.path(), method, known, *journal, how.fitted, report.modules);
+  }
   report.fit_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   report.files = run.execute(output);
+  if (journal) journal->remove();
   report.fallbacks = std::count_if(report.modules.begin(), report.modules.end(), [](const FittedModule& module) { return !module.fallback.empty(); });
   return report;
 }

@@ -49,7 +49,7 @@ class Folding : public testing::Test {
   std::string message(const Recipe& recipe, const Method& method, const Calibration& calibration) {
     try {
       quantize_checkpoint(place_ / "in", place_ / "refused", recipe, method, calibration,
-                          [&](const FittedModule&, std::size_t, std::size_t) { ADD_FAILURE() << "computed"; });
+                          {.fitted = [&](const FittedModule&, std::size_t, std::size_t) { ADD_FAILURE() << "computed"; }});
     } catch (const std::exception& error) {
       EXPECT_FALSE(fs::exists(place_ / "refused"));
       return error.what();
