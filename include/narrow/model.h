@@ -131,6 +131,11 @@ Model open_model(const std::filesystem::path& path, const ModelOptions& options 
 void observe_inputs(const Model& model, std::span<const std::vector<std::int32_t>> windows, const InputObserver& observer,
                     const std::function<void(std::size_t windows)>& progress = {});
 
+/// For each weight alone in place of the model's own: the mean KL divergence of the answers from the plain model's, in nats.
+void replaced_divergences(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows,
+                          const std::map<std::string, QuantizedTensor>& weights,
+                          const std::function<void(const std::string& module, double divergence)>& found);
+
 /// What the Linear modules that share an input see of a whole text, in parts of fp32.
 struct LayerInputs {
   std::span<const std::string> modules;

@@ -138,11 +138,17 @@ ChannelFactors awq_factors(const Checkpoint& input, const Plan& plan, const Seen
     energy = per_channel(link, energy);
     std::vector<float> best(static_cast<std::size_t>(link.channels), 1.0f);
     double least = HUGE_VAL;
-    for (int step = 0; step <= kStrengths; ++step) {
+    std::vector<double> magnitude(static_cast<std::size_t>(k), 0.0);
+    for (const Reader& reader : readers)
+      for (std::int64_t i = 0; i < reader.w.size(); ++i) magnitude[static_cast<std::size_t>(i % k)] += std::fabs(static_cast<double>(reader.w.as<float>()[i]));
+    magnitude = per_channel(link, magnitude);
+    for (int step = 0; step <= 2 * kStrengths; ++step) {
+      const bool by_both = step > kStrengths;
+      const double a = static_cast<double>(by_both ? step - kStrengths : step) / kStrengths;
       std::vector<double> wanted;
       double low = HUGE_VAL, high = 0.0;
-      for (const double e : energy) {
-        wanted.push_back(std::pow(std::max(e, 1e-8), 0.5 * static_cast<double>(step) / kStrengths));
+      for (std::size_t c = 0; c < energy.size(); ++c) {
+        wanted.push_back(std::pow(std::max(energy[c], 1e-8), 0.5 * a) / (by_both ? std::pow(std::max(magnitude[c], 1e-8), 1.0 - a) : 1.0));
         low = std::min(low, wanted.back());
         high = std::max(high, wanted.back());
       }

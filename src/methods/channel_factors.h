@@ -16,8 +16,8 @@ struct SeenInputs {
 ChannelFactors smooth_factors(const Checkpoint& input, const Recipe& recipe, const Plan& plan, const SeenInputs& seen,
                               std::optional<double> strength);
 
-/// s_j = (mean x_j^2)^(a/2), over the geometric mean of its extremes; a of 0, 0.05, ..., 1 with the least loss of the rounded weights:
-/// sum over the readers of tr(E X^T X E^T), E = W - Q(W s) / s.
+/// s_j = (mean x_j^2)^(a/2), as it is or over (mean |w_j|)^(1-a), over the geometric mean of its extremes; that and a of 0, 0.05, ..., 1
+/// with the least loss of the rounded weights: sum over the readers of tr(E X^T X E^T), E = W - Q(W s) / s.
 ChannelFactors awq_factors(const Checkpoint& input, const Plan& plan, const SeenInputs& seen);
 
 }  // namespace narrow
