@@ -28,9 +28,9 @@ struct Method {
   bool smoothquant = false;  ///< outliers of inputs move into weights: for inputs that are rounded
   bool awq = false;          ///< channels with large inputs get finer weights
 
-  bool act_order = false;  ///< of GPTQ: columns in falling order of their input's energy, scales of blocks known beforehand
-  double damping = 0.01;   ///< the share of the mean diagonal that is added to the Hessian's
-  int sweeps = 8;          ///< of refine, at most
+  bool act_order = false;            ///< of GPTQ: columns in falling order of their input's energy, scales of blocks known beforehand
+  double damping = 0.01;             ///< the share of the mean diagonal that is added to the Hessian's
+  int sweeps = 8;                    ///< of refine, at most
   std::optional<double> strength{};  ///< of smoothquant: how much moves, 0 .. 1; none: searched for each input
 
   /// rtn, or steps joined by +.

@@ -146,8 +146,8 @@ struct LayerInputs {
 };
 /// The weights that it gives back take the place of the model's own in everything that follows.
 using LayerVisitor = std::function<std::map<std::string, QuantizedTensor>(const LayerInputs& layer)>;
-/// Reads windows of tokens layer by layer: q, k, v; o; gate, up; down of the first layer, then of the next. Every input is computed with the
-/// weights that the visitor put in place before it. Holds the model, the stream and one input of all tokens; `with_plain`: two of each.
+/// Reads windows of tokens layer by layer: q, k, v; o; gate, up; down of the first layer, then of the next. Every input is computed with
+/// the weights that the visitor put in place before it. Holds the model, the stream and one input of all tokens; `with_plain`: two of each.
 void walk_layers(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows, bool with_plain,
                  const LayerVisitor& visit);
 

@@ -18,10 +18,10 @@ struct SearchOptions {
   Method method{};             ///< by which the weights will be quantized; it folds nothing and corrects nothing
   Recipe recipe{};             ///< what is quantized at all; its schemes and rules are replaced
   // The budget: one of these.
-  std::optional<double> bits{};             ///< per quantized weight, scales included
-  std::optional<std::uint64_t> bytes{};     ///< of the tensor files
-  std::optional<double> divergence{};       ///< predicted, in nats
-  std::size_t probe_windows = 8;            ///< of the text, for divergences
+  std::optional<double> bits{};                       ///< per quantized weight, scales included
+  std::optional<std::uint64_t> bytes{};               ///< of the tensor files
+  std::optional<double> divergence{};                 ///< predicted, in nats
+  std::size_t probe_windows = 8;                      ///< of the text, for divergences
   const CalibrationStatistics* statistics = nullptr;  ///< of the plain model with second moments; none: the windows are read for them
   std::function<void(const std::string& module, std::size_t done, std::size_t modules)> progress{};
 };
@@ -31,9 +31,9 @@ const std::vector<Scheme>& default_menu();
 struct SearchedModule {
   std::string module;
   std::uint64_t weights = 0;
-  double divergence = 0.0;             ///< of the model with this module alone in the menu's probe scheme
-  std::vector<double> losses;          ///< relative squared error of the output
-  std::vector<double> costs;           ///< predicted divergence: that of the probe, in proportion to the losses
+  double divergence = 0.0;     ///< of the model with this module alone in the menu's probe scheme
+  std::vector<double> losses;  ///< relative squared error of the output
+  std::vector<double> costs;   ///< predicted divergence: that of the probe, in proportion to the losses
   std::vector<std::uint64_t> bytes;
   std::size_t choice = 0;
 };
@@ -42,7 +42,7 @@ struct CurvePoint {
   double divergence = 0.0;
 };
 struct SearchResult {
-  Recipe recipe;                        ///< a rule for every module
+  Recipe recipe;  ///< a rule for every module
   std::vector<Scheme> menu;
   std::vector<SearchedModule> modules;
   double bits = 0.0, divergence = 0.0;  ///< of the choice
@@ -52,7 +52,8 @@ struct SearchResult {
 
 /// Measures what each scheme does to each layer, and finds the assignment with the least predicted divergence within the budget; exact for
 /// the sum of the predictions. Throws InvalidArgument where nothing fits.
-SearchResult search_schemes(const std::filesystem::path& model, std::span<const std::vector<std::int32_t>> windows, const SearchOptions& options);
+SearchResult search_schemes(const std::filesystem::path& model, std::span<const std::vector<std::int32_t>> windows,
+                            const SearchOptions& options);
 
 /// The recipe as YAML that Recipe::load_yaml reads back.
 std::string recipe_yaml(const Recipe& recipe);

@@ -10,8 +10,8 @@
 namespace narrow {
 
 struct TensorChanges {
-  std::map<std::string, DType> types;                         ///< of the tensors that change
-  std::function<Tensor(const std::string& name)> values;      ///< fp32, of the shape that they had
+  std::map<std::string, DType> types;                     ///< of the tensors that change
+  std::function<Tensor(const std::string& name)> values;  ///< fp32, of the shape that they had
 };
 
 /// Writes every tensor and side file into the directory `place`, which is there; one tensor in memory at a time.

@@ -140,7 +140,8 @@ ChannelFactors awq_factors(const Checkpoint& input, const Plan& plan, const Seen
     double least = HUGE_VAL;
     std::vector<double> magnitude(static_cast<std::size_t>(k), 0.0);
     for (const Reader& reader : readers)
-      for (std::int64_t i = 0; i < reader.w.size(); ++i) magnitude[static_cast<std::size_t>(i % k)] += std::fabs(static_cast<double>(reader.w.as<float>()[i]));
+      for (std::int64_t i = 0; i < reader.w.size(); ++i)
+        magnitude[static_cast<std::size_t>(i % k)] += std::fabs(static_cast<double>(reader.w.as<float>()[i]));
     magnitude = per_channel(link, magnitude);
     for (int step = 0; step <= 2 * kStrengths; ++step) {
       const bool by_both = step > kStrengths;

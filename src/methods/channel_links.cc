@@ -36,7 +36,9 @@ std::vector<ChannelLink> channel_links(const ModelConfig& config) {
     shared.push_back(c / config.head_dim / group * config.head_dim + c % config.head_dim);
   for (std::int64_t i = 0; i < config.layers; ++i) {
     const std::string layer = fmt::format("model.layers.{}.", i), attention = layer + "self_attn.", mlp = layer + "mlp.";
-    links.push_back({layer + "input_layernorm", config.hidden, {attention + "q_proj", attention + "k_proj", attention + "v_proj"},
+    links.push_back({layer + "input_layernorm",
+                     config.hidden,
+                     {attention + "q_proj", attention + "k_proj", attention + "v_proj"},
                      identity(config.hidden)});
     links.push_back({attention + "v_proj", config.kv_heads * config.head_dim, {attention + "o_proj"}, shared});
     links.push_back({layer + "post_attention_layernorm", config.hidden, {mlp + "gate_proj", mlp + "up_proj"}, identity(config.hidden)});

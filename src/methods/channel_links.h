@@ -13,9 +13,9 @@ namespace narrow {
 /// A source (a norm, or the Linear layer whose output rows are the channels) and the Linear layers that read its channels.
 struct ChannelLink {
   std::string source;
-  std::int64_t channels = 0;             ///< of the source
-  std::vector<std::string> readers;      ///< modules; all have the same input
-  std::vector<std::int64_t> source_of;   ///< the source's channel behind each column of the readers
+  std::int64_t channels = 0;            ///< of the source
+  std::vector<std::string> readers;     ///< modules; all have the same input
+  std::vector<std::int64_t> source_of;  ///< the source's channel behind each column of the readers
 };
 
 /// Of every layer: input_layernorm to q, k, v; v to o (the query heads of a group share their factors); post_attention_layernorm to gate,

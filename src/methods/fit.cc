@@ -71,7 +71,8 @@ Tensor corrected(const Tensor& w, const Hessian& hessian, std::span<const double
   cross.resize(static_cast<std::size_t>(n * k), 0.0);
   const Tensor change = Tensor::empty(DType::kF32, {k, k});  // [column of X, column of the change]: matmul takes its rows
   for (std::int64_t i = 0; i < k; ++i)
-    for (std::int64_t j = 0; j < k; ++j) change.as<float>()[j * k + i] = static_cast<float>(input_change[static_cast<std::size_t>(i * k + j)]);
+    for (std::int64_t j = 0; j < k; ++j)
+      change.as<float>()[j * k + i] = static_cast<float>(input_change[static_cast<std::size_t>(i * k + j)]);
   const Tensor product = matmul(w, prepare(change));
   for (std::int64_t i = 0; i < n * k; ++i) cross[static_cast<std::size_t>(i)] += static_cast<double>(product.as<float>()[i]);
   const auto step = hessian.solve(cross, damping);
@@ -89,7 +90,8 @@ void check_numbers(const Method& method) {
   if (method.act_order && !method.gptq)
     throw InvalidArgument(fmt::format("the order of columns is GPTQ's; the method is {}", method.to_string()));
   if (method.awq && method.smoothquant)
-    throw InvalidArgument("awq and smoothquant both scale the channels of inputs; choose awq for weights alone, smoothquant for rounded inputs");
+    throw InvalidArgument(
+        "awq and smoothquant both scale the channels of inputs; choose awq for weights alone, smoothquant for rounded inputs");
   if (method.strength && !method.smoothquant)
     throw InvalidArgument(fmt::format("the strength is smoothquant's; the method is {}", method.to_string()));
   if (method.strength && !(*method.strength >= 0.0 && *method.strength <= 1.0))
@@ -122,8 +124,8 @@ void check_blocks(const Method& method, const Plan& plan) {
     const Granularity& granularity = tensor.scheme.granularity;
     if (tensor.fate != Fate::kQuantize || granularity.kind != Granularity::Kind::kRectangle || granularity.cols == 0) continue;
     if (tensor.shape.back() % granularity.cols != 0)
-      throw InvalidArgument(fmt::format("blocks of {} do not divide the {} columns of {}; the method {} needs blocks that do", granularity.cols,
-                                        tensor.shape.back(), io::in_quotes(tensor.name), method.to_string()));
+      throw InvalidArgument(fmt::format("blocks of {} do not divide the {} columns of {}; the method {} needs blocks that do",
+                                        granularity.cols, tensor.shape.back(), io::in_quotes(tensor.name), method.to_string()));
   }
 }
 
@@ -144,7 +146,8 @@ void check_method(const Method& method, const Recipe& recipe, const Plan& plan, 
   if (method.needs_calibration() && calibration.is_empty())
     throw InvalidArgument(fmt::format("the method {} needs a text to calibrate with; give tokens or text", name));
   if (method.smoothquant && !recipe.activations)
-    throw InvalidArgument("smoothquant helps inputs that are rounded, and the recipe leaves them as they are; name activations, or use awq");
+    throw InvalidArgument(
+        "smoothquant helps inputs that are rounded, and the recipe leaves them as they are; name activations, or use awq");
   const CalibrationStatistics* statistics = calibration.windows.empty() ? calibration.statistics : nullptr;
   if (statistics != nullptr && method.correct)
     throw InvalidArgument("the step correct compares two models on a text; give tokens or text, not statistics");

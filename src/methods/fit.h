@@ -14,8 +14,7 @@ void check_method(const Method& method, const Recipe& recipe, const Plan& plan, 
 /// The planned tensors that the method quantizes, by name; `modules` receives what became of each, fallbacks included. Tensors that are not
 /// in the result are rounded to nearest as they are written. What the journal has is not computed again.
 std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, const std::filesystem::path& path, const Plan& plan,
-                                                   const Method& method, const Calibration& calibration,
-                                                   const Journal& journal, const FitCallback& callback,
-                                                   std::vector<FittedModule>& modules);
+                                                   const Method& method, const Calibration& calibration, const Journal& journal,
+                                                   const FitCallback& callback, std::vector<FittedModule>& modules);
 
 }  // namespace narrow

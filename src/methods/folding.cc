@@ -57,8 +57,8 @@ bool lacks_scales(const Recipe& recipe) {
 
 }  // namespace
 
-FoldedModel::FoldedModel(const std::filesystem::path& input, const std::filesystem::path& output, const Recipe& recipe, const Method& method,
-                         const Calibration& calibration)
+FoldedModel::FoldedModel(const std::filesystem::path& input, const std::filesystem::path& output, const Recipe& recipe,
+                         const Method& method, const Calibration& calibration)
     : path_(input), recipe_(recipe), windows_(calibration.windows), given_(calibration.statistics) {
   const auto write = [&](const TensorChanges& changes, const Checkpoint& from) {
     scratch_.push_back(std::make_unique<io::AtomicDirectory>(output));
@@ -78,9 +78,11 @@ FoldedModel::FoldedModel(const std::filesystem::path& input, const std::filesyst
     } else {
       seen = see(path_, windows_, method.awq, method.smoothquant && !method.strength);
     }
-    const ChannelFactors factors = method.awq ? awq_factors(plain, plan, seen) : smooth_factors(plain, recipe_, plan, seen, method.strength);
+    const ChannelFactors factors =
+        method.awq ? awq_factors(plain, plan, seen) : smooth_factors(plain, recipe_, plan, seen, method.strength);
     write(scaled_channels(plain, factors), plain);
-    statistics_ = std::make_unique<CalibrationStatistics>(scaled_statistics(seen.statistics, channel_links(read_model_config(plain)), factors));
+    statistics_ =
+        std::make_unique<CalibrationStatistics>(scaled_statistics(seen.statistics, channel_links(read_model_config(plain)), factors));
     if (!method.needs_hessian()) windows_ = {};  // clip search needs no more than these
   }
   if (lacks_scales(recipe_) && !calibration.windows.empty())

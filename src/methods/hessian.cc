@@ -82,7 +82,8 @@ std::optional<std::vector<double>> Hessian::solve(std::span<const double> m, dou
   const Eigen::LLT<Matrix> cholesky(h);
   if (cholesky.info() != Eigen::Success) return std::nullopt;
   const Eigen::Index n = static_cast<Eigen::Index>(m.size()) / k_;
-  const Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic> solved = cholesky.solve(Eigen::Map<const Matrix>(m.data(), n, k_).transpose());
+  const Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic> solved =
+      cholesky.solve(Eigen::Map<const Matrix>(m.data(), n, k_).transpose());
   if (!solved.allFinite()) return std::nullopt;
   std::vector<double> result(m.size());
   Eigen::Map<Matrix>(result.data(), n, k_) = unit_ * solved.transpose();

@@ -40,7 +40,7 @@ class Hessian {
   std::int64_t k_;
   std::vector<double> moment_;  ///< per token scale does not matter: it is divided by the mean diagonal
   std::vector<double> diagonal_;
-  double unit_ = 1.0;  ///< the second moment times this is moment_
+  double unit_ = 1.0;        ///< the second moment times this is moment_
   PreparedWeight prepared_;  ///< the same in fp32, for products
 };
 

@@ -27,7 +27,8 @@ Knapsack::Knapsack(std::vector<std::vector<LayerChoice>> layers) : layers_(std::
   std::size_t states = 1;
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     std::vector<std::size_t>& units = units_.emplace_back();
-    for (const LayerChoice& choice : layers_[layer]) units.push_back(static_cast<std::size_t>((choice.bytes - smallest[layer] + unit_ - 1) / unit_));
+    for (const LayerChoice& choice : layers_[layer])
+      units.push_back(static_cast<std::size_t>((choice.bytes - smallest[layer] + unit_ - 1) / unit_));
     states += *std::max_element(units.begin(), units.end());
   }
   best_.assign(states, 0.0);

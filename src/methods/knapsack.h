@@ -38,10 +38,10 @@ class Knapsack {
   Assignment at(std::size_t state) const;
 
   std::vector<std::vector<LayerChoice>> layers_;
-  std::vector<std::vector<std::size_t>> units_;       ///< of each choice, over the layer's smallest
+  std::vector<std::vector<std::size_t>> units_;  ///< of each choice, over the layer's smallest
   std::uint64_t least_ = 0, unit_ = 1;
-  std::vector<std::vector<std::uint16_t>> chosen_;    ///< by layer and state
-  std::vector<double> best_;                          ///< by state: units over the least
+  std::vector<std::vector<std::uint16_t>> chosen_;  ///< by layer and state
+  std::vector<double> best_;                        ///< by state: units over the least
 };
 
 }  // namespace narrow

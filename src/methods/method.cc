@@ -13,10 +13,11 @@ namespace {
 
 struct Step {
   std::string_view name;
-  bool Method::* member;
+  bool Method::*member;
 };
-constexpr std::array kSteps{Step{"rotate", &Method::rotate},   Step{"smoothquant", &Method::smoothquant},
-                            Step{"awq", &Method::awq},         Step{"correct", &Method::correct}, Step{"gptq", &Method::gptq}, Step{"clip", &Method::clip},
+constexpr std::array kSteps{Step{"rotate", &Method::rotate}, Step{"smoothquant", &Method::smoothquant},
+                            Step{"awq", &Method::awq},       Step{"correct", &Method::correct},
+                            Step{"gptq", &Method::gptq},     Step{"clip", &Method::clip},
                             Step{"refine", &Method::refine}};
 
 }  // namespace
@@ -29,7 +30,8 @@ Method Method::parse(std::string_view text) {
     bool known = false;
     for (const Step& step : kSteps) {
       if (step.name != name) continue;
-      if (method.*step.member) throw InvalidArgument(fmt::format("method {} has the step {} twice", io::in_quotes(std::string(text)), name));
+      if (method.*step.member)
+        throw InvalidArgument(fmt::format("method {} has the step {} twice", io::in_quotes(std::string(text)), name));
       method.*step.member = known = true;
     }
     if (!known) {

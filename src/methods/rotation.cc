@@ -21,9 +21,9 @@ std::vector<double> cosine_matrix(std::int64_t m) {
   std::vector<double> c(static_cast<std::size_t>(m * m));
   for (std::int64_t i = 0; i < m; ++i)
     for (std::int64_t j = 0; j < m; ++j)
-      c[static_cast<std::size_t>(i * m + j)] = std::sqrt((j == 0 ? 1.0 : 2.0) / static_cast<double>(m)) *
-                                               std::cos(std::numbers::pi * (static_cast<double>(i) + 0.5) * static_cast<double>(j) /
-                                                        static_cast<double>(m));
+      c[static_cast<std::size_t>(i * m + j)] =
+          std::sqrt((j == 0 ? 1.0 : 2.0) / static_cast<double>(m)) *
+          std::cos(std::numbers::pi * (static_cast<double>(i) + 0.5) * static_cast<double>(j) / static_cast<double>(m));
   return c;
 }
 
@@ -76,11 +76,11 @@ void rotate_rows(float* x, std::int64_t rows, std::int64_t n, bool inverse) {
         for (std::int64_t to = 0; to < m; ++to) {
           double sum = 0.0;
           for (std::int64_t from = 0; from < m; ++from)
-            sum += values[static_cast<std::size_t>(i * m + from)] * cosine[static_cast<std::size_t>(inverse ? to * m + from : from * m + to)];
+            sum +=
+                values[static_cast<std::size_t>(i * m + from)] * cosine[static_cast<std::size_t>(inverse ? to * m + from : from * m + to)];
           mixed[static_cast<std::size_t>(i * m + to)] = sum;
         }
-      for (std::int64_t i = 0; i < n; ++i)
-        v[i] = static_cast<float>(mixed[static_cast<std::size_t>(i)]) * (inverse ? sign_of(i) : 1.0f);
+      for (std::int64_t i = 0; i < n; ++i) v[i] = static_cast<float>(mixed[static_cast<std::size_t>(i)]) * (inverse ? sign_of(i) : 1.0f);
     }
   }
 }

@@ -16,7 +16,9 @@ namespace {
 constexpr std::string_view kWeight = ".weight";
 constexpr std::size_t kCurvePoints = 30;
 
-double bits_of(std::uint64_t bytes, std::uint64_t weights) { return weights > 0 ? 8.0 * static_cast<double>(bytes) / static_cast<double>(weights) : 0.0; }
+double bits_of(std::uint64_t bytes, std::uint64_t weights) {
+  return weights > 0 ? 8.0 * static_cast<double>(bytes) / static_cast<double>(weights) : 0.0;
+}
 
 void check(const SearchOptions& options, std::span<const std::vector<std::int32_t>> windows) {
   if (options.bits.has_value() + options.bytes.has_value() + options.divergence.has_value() != 1)
@@ -25,7 +27,8 @@ void check(const SearchOptions& options, std::span<const std::vector<std::int32_
     throw InvalidArgument("search: a budget is a positive number");
   if (windows.empty() || options.probe_windows == 0) throw InvalidArgument("search: it measures on a text; give tokens or text");
   if (options.method.folds() || options.method.correct)
-    throw InvalidArgument(fmt::format("search: layers are measured one at a time, and {} changes several at once", options.method.to_string()));
+    throw InvalidArgument(
+        fmt::format("search: layers are measured one at a time, and {} changes several at once", options.method.to_string()));
 }
 
 /// The menu's scheme in the middle of those that the budget allows: small enough a change for divergences to add up, large enough to see.
@@ -39,7 +42,8 @@ std::size_t probe_of(const std::vector<Scheme>& menu, const std::vector<Searched
   const double wanted = bits.value_or(4.5);
   std::size_t best = 0;
   for (std::size_t s = 1; s < menu.size(); ++s)
-    if (std::fabs(average[s] / static_cast<double>(weights) - wanted) < std::fabs(average[best] / static_cast<double>(weights) - wanted)) best = s;
+    if (std::fabs(average[s] / static_cast<double>(weights) - wanted) < std::fabs(average[best] / static_cast<double>(weights) - wanted))
+      best = s;
   return best;
 }
 
@@ -56,7 +60,8 @@ const std::vector<Scheme>& default_menu() {
   return menu;
 }
 
-SearchResult search_schemes(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows, const SearchOptions& options) {
+SearchResult search_schemes(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows,
+                            const SearchOptions& options) {
   check(options, windows);
   const Checkpoint input = open_checkpoint(path);
   SearchResult result;
@@ -97,13 +102,15 @@ SearchResult search_schemes(const std::filesystem::path& path, std::span<const s
     }
     if (options.progress) options.progress(module.module, ++done, 2 * result.modules.size());
   }
-  replaced_divergences(path, windows.first(std::min(windows.size(), options.probe_windows)), probes, [&](const std::string& name, double divergence) {
-    SearchedModule& module = *std::find_if(result.modules.begin(), result.modules.end(), [&](const SearchedModule& m) { return m.module == name; });
-    module.divergence = divergence;
-    for (const double loss : module.losses)
-      module.costs.push_back(module.losses[probe] > 0.0 ? divergence * loss / module.losses[probe] : 0.0);
-    if (options.progress) options.progress(name, ++done, 2 * result.modules.size());
-  });
+  replaced_divergences(
+      path, windows.first(std::min(windows.size(), options.probe_windows)), probes, [&](const std::string& name, double divergence) {
+        SearchedModule& module =
+            *std::find_if(result.modules.begin(), result.modules.end(), [&](const SearchedModule& m) { return m.module == name; });
+        module.divergence = divergence;
+        for (const double loss : module.losses)
+          module.costs.push_back(module.losses[probe] > 0.0 ? divergence * loss / module.losses[probe] : 0.0);
+        if (options.progress) options.progress(name, ++done, 2 * result.modules.size());
+      });
 
   std::vector<std::vector<LayerChoice>> layers;
   for (const SearchedModule& module : result.modules) {
@@ -114,8 +121,8 @@ SearchResult search_schemes(const std::filesystem::path& path, std::span<const s
   for (const Assignment& point : knapsack.curve(kCurvePoints)) result.curve.push_back({bits_of(point.bytes, weights), point.cost});
   const auto take = [&](const std::optional<Assignment>& found, const std::string& budget) {
     if (!found)
-      throw InvalidArgument(fmt::format("search: nothing of the menu fits into {}; the smallest takes {} bytes, {:.3f} bits per weight", budget,
-                                        knapsack.least_bytes(), bits_of(knapsack.least_bytes(), weights)));
+      throw InvalidArgument(fmt::format("search: nothing of the menu fits into {}; the smallest takes {} bytes, {:.3f} bits per weight",
+                                        budget, knapsack.least_bytes(), bits_of(knapsack.least_bytes(), weights)));
     result.recipe.rules.clear();
     for (std::size_t i = 0; i < result.modules.size(); ++i) {
       result.modules[i].choice = found->choices[i];
@@ -126,7 +133,8 @@ SearchResult search_schemes(const std::filesystem::path& path, std::span<const s
     result.divergence = found->cost;
   };
   if (options.bits) {
-    take(knapsack.within(static_cast<std::uint64_t>(std::floor(*options.bits * static_cast<double>(weights) / 8.0))), fmt::format("{} bits", *options.bits));
+    take(knapsack.within(static_cast<std::uint64_t>(std::floor(*options.bits * static_cast<double>(weights) / 8.0))),
+         fmt::format("{} bits", *options.bits));
   } else if (options.divergence) {
     take(knapsack.below(*options.divergence), fmt::format("a divergence of {}", *options.divergence));
   } else {
@@ -157,7 +165,8 @@ std::string recipe_yaml(const Recipe& recipe) {
   if (!recipe.targets.empty()) text += list("targets", recipe.targets);
   text += list("ignore", recipe.ignore);
   if (!recipe.rules.empty()) text += "rules:\n";
-  for (const auto& [pattern, scheme] : recipe.rules) text += fmt::format("  - {{match: {}, scheme: {}}}\n", quoted(pattern), quoted(scheme.to_string()));
+  for (const auto& [pattern, scheme] : recipe.rules)
+    text += fmt::format("  - {{match: {}, scheme: {}}}\n", quoted(pattern), quoted(scheme.to_string()));
   return text;
 }
 

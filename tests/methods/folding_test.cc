@@ -78,7 +78,8 @@ TEST_F(Folding, ScaledChannelsKeepTheFunction) {
     EXPECT_LT(error(place_ / "scaled"), 1e-9);
     EXPECT_NE(test::read_bytes(place_ / "in" / "model.safetensors"), test::read_bytes(place_ / "scaled" / "model.safetensors"));
   }
-  EXPECT_THROW(scale_channels(place_ / "in", place_ / "no", {{"model.layers.0.mlp.gate_proj", std::vector<float>(128, 1.0f)}}), InvalidArgument);
+  EXPECT_THROW(scale_channels(place_ / "in", place_ / "no", {{"model.layers.0.mlp.gate_proj", std::vector<float>(128, 1.0f)}}),
+               InvalidArgument);
   EXPECT_THROW(scale_channels(place_ / "in", place_ / "no", {{"model.layers.0.mlp.up_proj", {1.0f}}}), InvalidArgument);
   EXPECT_FALSE(fs::exists(place_ / "no"));
 }
@@ -133,7 +134,8 @@ TEST_F(Folding, WrongCompositionsFailBeforeAnyComputation) {
   EXPECT_THAT(message(recipe, Method::parse("awq"), {}), testing::HasSubstr("awq needs a text to calibrate with"));
   EXPECT_THAT(message(recipe, Method::parse("smoothquant"), text), testing::HasSubstr("name activations, or use awq"));
   EXPECT_THAT(message(rounded, Method::parse("smoothquant+awq"), text), testing::HasSubstr("choose awq for weights alone"));
-  EXPECT_THAT(message(Recipe::of("int4:block24"), Method::parse("gptq"), text), testing::HasSubstr("blocks of 24 do not divide the 128 columns"));
+  EXPECT_THAT(message(Recipe::of("int4:block24"), Method::parse("gptq"), text),
+              testing::HasSubstr("blocks of 24 do not divide the 128 columns"));
   Recipe unknown = recipe;
   unknown.rules.emplace_back("model.layers.9.mlp.down_proj", Scheme::parse("int8:row"));
   EXPECT_THAT(message(unknown, Method::parse("gptq"), text), testing::HasSubstr("'model.layers.9.mlp.down_proj' matches no tensor"));
@@ -145,7 +147,8 @@ TEST_F(Folding, WrongCompositionsFailBeforeAnyComputation) {
   EXPECT_THAT(message(recipe, strong, text), testing::HasSubstr("the strength is smoothquant's"));
   const CalibrationStatistics nothing;
   EXPECT_THAT(message(rounded, Method::parse("smoothquant"), {.statistics = &nothing}), testing::HasSubstr("or a strength"));
-  EXPECT_THAT(message(rounded, Method::parse("rotate+gptq"), {.statistics = &nothing}), testing::HasSubstr("statistics of the plain model do not fit"));
+  EXPECT_THAT(message(rounded, Method::parse("rotate+gptq"), {.statistics = &nothing}),
+              testing::HasSubstr("statistics of the plain model do not fit"));
   fs::remove_all(place_ / "in");
   write({.tied = true});
   EXPECT_THAT(message(recipe, Method::parse("rotate"), {}), testing::HasSubstr("the model's head is its embedding"));

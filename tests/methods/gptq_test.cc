@@ -129,7 +129,8 @@ TEST(Gptq, SameBitsForAnyNumberOfThreads) {
     std::vector<QuantizedTensor> made;
     for (const int count : {1, 2, 5}) {
       omp_set_num_threads(count);
-      made.push_back(fit_weight(w, Scheme::parse(name), correlated_moment(600, 200), {.gptq = true, .clip = true, .refine = true}).quantized);
+      made.push_back(
+          fit_weight(w, Scheme::parse(name), correlated_moment(600, 200), {.gptq = true, .clip = true, .refine = true}).quantized);
     }
     omp_set_num_threads(threads);
     EXPECT_TRUE(same(made[0], made[1]) && same(made[0], made[2])) << name;
@@ -259,7 +260,8 @@ TEST_F(GptqCheckpoint, WrongUseFailsBeforeAnyComputation) {
   EXPECT_THAT(message(recipe, {.gptq = true}, {.windows = foreign}), testing::HasSubstr("token 4000"));
   CalibrationStatistics ranges;
   ranges.add(std::vector<std::string>{"model.layers.0.mlp.down_proj"}, test::random_values(DType::kF32, {8, 128}, 1, 1.0f), false);
-  EXPECT_THAT(message(recipe, {.gptq = true}, {.statistics = &ranges}), testing::HasSubstr("no second moment of the input of model.layers.0"));
+  EXPECT_THAT(message(recipe, {.gptq = true}, {.statistics = &ranges}),
+              testing::HasSubstr("no second moment of the input of model.layers.0"));
   EXPECT_THAT(message(recipe, {.correct = true}, {.statistics = &ranges}), testing::HasSubstr("not statistics"));
   EXPECT_THROW(fit_weight(test::random_values(DType::kF32, {8, 32}, 1, 1.0f), recipe.scheme, identity(31), {.gptq = true}),
                InvalidArgument);

@@ -26,7 +26,8 @@ class JournalTest : public testing::Test {
   }
 
   MethodReport quantize(const std::string& output, const MethodRun& run, const char* method = "awq+gptq+clip") {
-    return quantize_checkpoint(place_ / "in", place_ / output, Recipe::of("int4:block32:asym"), Method::parse(method), {.windows = windows_}, run);
+    return quantize_checkpoint(place_ / "in", place_ / output, Recipe::of("int4:block32:asym"), Method::parse(method),
+                               {.windows = windows_}, run);
   }
 
   /// Runs in a process of its own; this one starts no threads, so that forking is safe. Returns the status of waitpid.

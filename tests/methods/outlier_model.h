@@ -13,7 +13,8 @@ inline ChannelFactors outlier_factors(const ModelConfig& config) {
     for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) {
       std::vector<float>& s = factors["model.layers." + std::to_string(layer) + "." + norm];
       s.assign(static_cast<std::size_t>(config.hidden), 1.0f);
-      for (std::int64_t i = 0; i < 6; ++i) s[static_cast<std::size_t>((17 + 61 * i) % config.hidden)] = 1.0f / static_cast<float>(30 + 6 * i);
+      for (std::int64_t i = 0; i < 6; ++i)
+        s[static_cast<std::size_t>((17 + 61 * i) % config.hidden)] = 1.0f / static_cast<float>(30 + 6 * i);
     }
   return factors;
 }

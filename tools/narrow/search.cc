@@ -60,10 +60,14 @@ Json result_object(const SearchCommandOptions& options, const SearchResult& resu
                        {"predicted", module.costs},
                        {"bytes", module.bytes}});
   for (const CurvePoint& point : result.curve) curve.push_back({{"bits_per_weight", point.bits}, {"divergence", point.divergence}});
-  return {{"model", options.model},       {"recipe", options.output.empty() ? Json(nullptr) : Json(options.output)},
-          {"bits_per_weight", result.bits}, {"bytes", result.bytes},
-          {"divergence", result.divergence}, {"menu", menu},
-          {"modules", modules},           {"curve", curve}};
+  return {{"model", options.model},
+          {"recipe", options.output.empty() ? Json(nullptr) : Json(options.output)},
+          {"bits_per_weight", result.bits},
+          {"bytes", result.bytes},
+          {"divergence", result.divergence},
+          {"menu", menu},
+          {"modules", modules},
+          {"curve", curve}};
 }
 
 void run_search(Context& context, const CLI::App& command, const SearchCommandOptions& options) {
@@ -91,11 +95,8 @@ void run_search(Context& context, const CLI::App& command, const SearchCommandOp
   }
   if (!options.output.empty()) io::write_text(options.output, recipe_yaml(result.recipe));
   context.answer(result_object(options, result));
-  report::Table table({{"module", Align::kLeft, true},
-                       {"scheme"},
-                       {"bits", Align::kRight},
-                       {"KL alone", Align::kRight},
-                       {"predicted KL", Align::kRight}});
+  report::Table table(
+      {{"module", Align::kLeft, true}, {"scheme"}, {"bits", Align::kRight}, {"KL alone", Align::kRight}, {"predicted KL", Align::kRight}});
   for (const SearchedModule& module : result.modules)
     table.add({module.module,
                {result.menu[module.choice].to_string(), Paint::kAccent},
@@ -106,10 +107,11 @@ void run_search(Context& context, const CLI::App& command, const SearchCommandOp
   report::Table curve({{"bits per weight", Align::kRight}, {"best predicted KL", Align::kRight}});
   for (const CurvePoint& point : result.curve) curve.add({fmt::format("{:.3f}", point.bits), report::value_text(point.divergence)});
   context.print(curve.render(context.out) + "\n");
-  context.print(fmt::format("{:.4f} bits per weight, {} bytes, predicted KL {}\n", result.bits, report::count_text(static_cast<std::int64_t>(result.bytes)),
-                            report::value_text(result.divergence)));
+  context.print(fmt::format("{:.4f} bits per weight, {} bytes, predicted KL {}\n", result.bits,
+                            report::count_text(static_cast<std::int64_t>(result.bytes)), report::value_text(result.divergence)));
   if (!options.output.empty())
-    context.print(fmt::format("{}  quantize with --recipe {}\n", report::painted(context.out, Paint::kGood, options.output), options.output));
+    context.print(
+        fmt::format("{}  quantize with --recipe {}\n", report::painted(context.out, Paint::kGood, options.output), options.output));
 }
 
 }  // namespace
@@ -128,7 +130,8 @@ void add_search(CLI::App& app, Context& context) {
       ->option_text("NATS");
   command->add_option("-o,--output", options->output, "Write the recipe here")->option_text("FILE");
   command->add_option("--menu", options->menu, "The schemes to choose from (default: nine of 3 to 8 bits)")->option_text("SCHEME ...");
-  command->add_option("--method", options->method, "How the weights will be quantized: rtn (default), gptq+clip, ..")->option_text("METHOD");
+  command->add_option("--method", options->method, "How the weights will be quantized: rtn (default), gptq+clip, ..")
+      ->option_text("METHOD");
   command->add_option("--ignore", options->ignore, "Leave these alone (default: lm_head)")->option_text("PATTERN ...");
   command->add_option("--stats", options->statistics, "What narrow calibrate --second-moments wrote, instead of reading all windows")
       ->option_text("FILE");
