@@ -67,6 +67,10 @@ Journal::Journal(fs::path directory, const std::string& fingerprint) : directory
     return;
   }
   std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory_, error))  // none where there is no directory yet
+    if (entry.path().filename().string().find(io::kPartialMark) == std::string::npos)
+      throw InvalidArgument(
+          fmt::format("{} is no journal, and not empty; name a directory that is, or that does not exist", directory_.string()));
   fs::create_directory(directory_, error);
   if (error) throw IoError(fmt::format("the journal {} cannot be made: {}", directory_.string(), error.message()));
   io::write_text(file, fingerprint);
@@ -101,7 +105,10 @@ void Journal::add(const std::string& tensor, const Entry& entry) const {
 }
 
 void Journal::remove() const {
-  if (!directory_.empty()) fs::remove_all(directory_);
+  if (directory_.empty()) return;
+  for (const auto& entry : fs::directory_iterator(directory_))  // the fingerprint last: weights never stand without it
+    if (entry.path().filename() != kFingerprint) fs::remove(entry.path());
+  fs::remove_all(directory_);
 }
 
 }  // namespace narrow
