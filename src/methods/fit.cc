@@ -148,6 +148,10 @@ void check_method(const Method& method, const Recipe& recipe, const Plan& plan, 
   if (method.smoothquant && !recipe.activations)
     throw InvalidArgument(
         "smoothquant helps inputs that are rounded, and the recipe leaves them as they are; name activations, or use awq");
+  if (method.folds() && recipe.activations && !recipe.activations->scales.empty())
+    throw InvalidArgument(fmt::format(
+        "the method {} changes the inputs, so that static scales of the plain model do not fit; give tokens or text in place of statistics",
+        name));
   const CalibrationStatistics* statistics = calibration.windows.empty() ? calibration.statistics : nullptr;
   if (statistics != nullptr && method.correct)
     throw InvalidArgument("the step correct compares two models on a text; give tokens or text, not statistics");

@@ -149,6 +149,10 @@ TEST_F(Folding, WrongCompositionsFailBeforeAnyComputation) {
   EXPECT_THAT(message(rounded, Method::parse("smoothquant"), {.statistics = &nothing}), testing::HasSubstr("or a strength"));
   EXPECT_THAT(message(rounded, Method::parse("rotate+gptq"), {.statistics = &nothing}),
               testing::HasSubstr("statistics of the plain model do not fit"));
+  Recipe scaled = Recipe::of("W8A8-static");
+  scaled.activations->scales["model.layers.0.mlp.down_proj"] = {};
+  EXPECT_THAT(message(scaled, Method::parse("smoothquant"), text),
+              testing::HasSubstr("static scales of the plain model do not fit"));
   fs::remove_all(place_ / "in");
   write({.tied = true});
   EXPECT_THAT(message(recipe, Method::parse("rotate"), {}), testing::HasSubstr("the model's head is its embedding"));
