@@ -52,8 +52,8 @@ std::size_t probe_of(const std::vector<Scheme>& menu, const std::vector<Searched
 const std::vector<Scheme>& default_menu() {
   static const std::vector<Scheme> menu = [] {
     std::vector<Scheme> schemes;
-    for (const char* text : {"int3:block64:scale=fp16", "fp4_e2m1:row", "fp4_e2m1:block64:scale=fp16", "nvfp4", "fp5_e2m2:row",
-                             "fp5_e2m2:block64:scale=fp16", "fp6_e2m3:row", "fp7_e2m4:row", "int8:row"})
+    for (const char* text : {"int3:block64:scale=fp16", "fp4_e2m1:row", "nf4:block128:scale=fp16", "nf4:block64:scale=fp16", "nvfp4",
+                             "fp5_e2m2:row", "fp5_e2m2:block64:scale=fp16", "fp6_e2m3:row", "fp7_e2m4:row", "int8:row"})
       schemes.push_back(Scheme::parse(text));
     return schemes;
   }();

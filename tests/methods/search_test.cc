@@ -60,7 +60,7 @@ TEST(Knapsack, NeverExceedsABudgetOfManyBytes) {
   EXPECT_FALSE(knapsack.within(knapsack.least_bytes() - 1));
 }
 
-TEST(SearchMenu, IsOfKnownSchemes) { EXPECT_EQ(default_menu().size(), 9u); }
+TEST(SearchMenu, IsOfKnownSchemes) { EXPECT_EQ(default_menu().size(), 10u); }
 
 class Search : public testing::Test {
  protected:

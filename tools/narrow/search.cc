@@ -129,7 +129,7 @@ void add_search(CLI::App& app, Context& context) {
   command->add_option("--max-kl", options->divergence, "The budget: the largest predicted KL divergence; the smallest model is found")
       ->option_text("NATS");
   command->add_option("-o,--output", options->output, "Write the recipe here")->option_text("FILE");
-  command->add_option("--menu", options->menu, "The schemes to choose from (default: nine of 3 to 8 bits)")->option_text("SCHEME ...");
+  command->add_option("--menu", options->menu, "The schemes to choose from (default: ten of 3 to 8 bits)")->option_text("SCHEME ...");
   command->add_option("--method", options->method, "How the weights will be quantized: rtn (default), gptq+clip, ..")
       ->option_text("METHOD");
   command->add_option("--ignore", options->ignore, "Leave these alone (default: lm_head)")->option_text("PATTERN ...");
