@@ -1,30 +1,47 @@
 #pragma once
-/// Methods that choose codes and scales by what they do to a layer's output, not by each weight's own error: GPTQ and clip search.
-/// Both work for every scheme; docs/methods.md has the equations.
+/// Methods that choose codes and scales by what they do to a layer's output, not by each weight's own error.
+/// All work for every scheme; docs/methods.md has the equations.
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "narrow/calibrate.h"
 #include "narrow/recipe.h"
 
 namespace narrow {
 
-/// How weights become codes.
+/// How weights become codes. A method is its steps joined by +, in any order: gptq+clip+refine.
 struct Method {
-  bool gptq = false;       ///< errors of a column are made good in the columns after it
-  bool clip = false;       ///< scales are searched for the least weighted squared error, not taken from the extremes
-  bool act_order = false;  ///< of GPTQ: columns in falling order of their input's energy, all scales known beforehand
-  double damping = 0.01;   ///< of GPTQ: the share of the mean diagonal that is added to the Hessian's
+  bool gptq = false;     ///< errors of a column are made good in the columns after it
+  bool clip = false;     ///< scales are searched for the least loss, not taken from the extremes
+  bool refine = false;   ///< learned rounding: codes and scales improved one at a time until none helps
+  bool correct = false;  ///< weights aim at the plain model's outputs, so that they make good the errors of the layers before
+  // Before all of these, folded into the weights; the model's function in floating point stays the same.
+  bool rotate = false;       ///< the stream and the values' heads are rotated: no channel stands out
+  bool smoothquant = false;  ///< outliers of inputs move into weights: for inputs that are rounded
+  bool awq = false;          ///< channels with large inputs get finer weights
 
-  /// rtn, gptq, clip, gptq+clip.
+  bool act_order = false;            ///< of GPTQ: columns in falling order of their input's energy, scales of blocks known beforehand
+  double damping = 0.01;             ///< the share of the mean diagonal that is added to the Hessian's
+  int sweeps = 8;                    ///< of refine, at most
+  std::optional<double> strength{};  ///< of smoothquant: how much moves, 0 .. 1; none: searched for each input
+
+  /// rtn, or steps joined by +.
   static Method parse(std::string_view text);
   std::string to_string() const;
-  bool is_rounding() const { return !gptq && !clip; }
+  bool is_rounding() const { return !folds() && !chooses_codes(); }
+  bool folds() const { return rotate || smoothquant || awq; }
+  bool chooses_codes() const { return gptq || clip || refine || correct; }
+  /// Whether choosing codes needs second moments of the inputs; whether anything needs a text, or statistics of one.
+  bool needs_hessian() const { return gptq || refine || correct; }
+  bool needs_calibration() const { return needs_hessian() || smoothquant || awq; }
 };
 
 /// A weight that a method has quantized. Losses are tr(E X^T X E^T) / tr(W X^T X W^T) with E = W - Q: the relative squared error of the
@@ -59,11 +76,31 @@ struct MethodReport {
   double fit_seconds = 0.0;
 };
 
-/// quantize_checkpoint by a method. GPTQ reads windows of tokens layer by layer, every input computed with the weights that are quantized
-/// already; clip search without windows weighs all columns alike. Everything that can be known to go wrong is checked before the first
-/// computation.
+/// What a method knows about the inputs of a model's layers.
+struct Calibration {
+  std::span<const std::vector<std::int32_t>> windows{};  ///< a text, read layer by layer: every input is computed with quantized weights
+  const CalibrationStatistics* statistics = nullptr;     ///< instead: what was seen of the plain model, with second moments
+  RangeMethod range{};                                   ///< of static inputs that have no scale yet; they need windows
+  bool is_empty() const { return windows.empty() && statistics == nullptr; }
+};
+
+/// Factors on channels, by the norm or the Linear module whose outputs they divide.
+using ChannelFactors = std::map<std::string, std::vector<float>>;
+/// Writes the same function with other channels: outputs of norms (and of v_proj and up_proj) divided by factors, the columns of what reads
+/// them multiplied. Changed tensors are fp32.
+void scale_channels(const std::filesystem::path& input, const std::filesystem::path& output, const ChannelFactors& factors);
+
+struct MethodRun {
+  /// A directory for what is done so far: a run that was killed goes on from there and ends with the same bytes. It is made where it is
+  /// not there and removed when the run is complete. Empty: none.
+  std::filesystem::path journal{};
+  FitCallback fitted{};
+  ProgressCallback progress{};
+};
+
+/// quantize_checkpoint by a method. Clip search without a calibration weighs all columns alike. Everything that can be known to go wrong is
+/// checked before the first computation.
 MethodReport quantize_checkpoint(const std::filesystem::path& input, const std::filesystem::path& output, const Recipe& recipe,
-                                 const Method& method, std::span<const std::vector<std::int32_t>> windows, const FitCallback& fitted = {},
-                                 const ProgressCallback& progress = {});
+                                 const Method& method, const Calibration& calibration, const MethodRun& run = {});
 
 }  // namespace narrow

@@ -127,11 +127,28 @@ class Model {
 /// is missing or has another shape.
 Model open_model(const std::filesystem::path& path, const ModelOptions& options = {});
 
-/// Sees the Linear modules that share an input, and that input over the whole text, in parts [tokens, k] of fp32. The weights that it gives back
-/// take the place of the model's own in everything that follows.
-using LayerVisitor = std::function<std::map<std::string, QuantizedTensor>(std::span<const std::string> modules, std::span<const Tensor> inputs)>;
-/// Reads windows of tokens layer by layer: q, k, v; o; gate, up; down of the first layer, then of the next. Every input is computed with the
-/// weights that the visitor put in place before it. Holds the model, the stream and one input of all tokens.
-void walk_layers(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows, const LayerVisitor& visit);
+/// Reads windows of tokens, some at a time, and shows the inputs of all Linear layers; `progress` hears how many windows were read.
+void observe_inputs(const Model& model, std::span<const std::vector<std::int32_t>> windows, const InputObserver& observer,
+                    const std::function<void(std::size_t windows)>& progress = {});
+
+/// For each weight alone in place of the model's own: the mean KL divergence of the answers from the plain model's, in nats.
+void replaced_divergences(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows,
+                          const std::map<std::string, QuantizedTensor>& weights,
+                          const std::function<void(const std::string& module, double divergence)>& found);
+
+/// What the Linear modules that share an input see of a whole text, in parts of fp32.
+struct LayerInputs {
+  std::span<const std::string> modules;
+  std::span<const Tensor> inputs;  ///< [tokens, k] each
+  /// Where asked for: the same of the model as it was read, and, for modules whose output is added to the stream, what that model's stream
+  /// has over this one's before the addition, [tokens, hidden]; empty for the others.
+  std::span<const Tensor> plain{}, missing{};
+};
+/// The weights that it gives back take the place of the model's own in everything that follows.
+using LayerVisitor = std::function<std::map<std::string, QuantizedTensor>(const LayerInputs& layer)>;
+/// Reads windows of tokens layer by layer: q, k, v; o; gate, up; down of the first layer, then of the next. Every input is computed with
+/// the weights that the visitor put in place before it. Holds the model, the stream and one input of all tokens; `with_plain`: two of each.
+void walk_layers(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows, bool with_plain,
+                 const LayerVisitor& visit);
 
 }  // namespace narrow

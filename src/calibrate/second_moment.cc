@@ -6,21 +6,34 @@
 
 namespace narrow {
 
+namespace {
+
+constexpr std::int64_t kPart = 1024;  // rows whose fp32 sum is exact enough
+
+/// Rows begin .. begin + count of x [rows, cols], transposed.
+Tensor transposed_part(const Tensor& x, std::int64_t begin, std::int64_t count) {
+  constexpr std::int64_t kStrip = 64;
+  const std::int64_t cols = x.shape().back();
+  Tensor transposed = Tensor::empty(DType::kF32, {cols, count});
+  const float* values = x.as<float>() + begin * cols;
+  float* out = transposed.as<float>();
+#pragma omp parallel for schedule(static)
+  for (std::int64_t first = 0; first < cols; first += kStrip)
+    for (std::int64_t row = 0; row < count; ++row)
+      for (std::int64_t col = first; col < std::min(cols, first + kStrip); ++col) out[col * count + row] = values[row * cols + col];
+  return transposed;
+}
+
+}  // namespace
+
 void add_second_moment(const Tensor& x, std::vector<double>& sum) {
-  constexpr std::int64_t kPart = 1024;  // rows whose fp32 sum is exact enough
-  constexpr std::int64_t kStrip = 64, kPanel = 128;
+  constexpr std::int64_t kPanel = 128;
   const std::int64_t cols = x.shape().back(), rows = cols > 0 ? x.size() / cols : 0;
   sum.resize(static_cast<std::size_t>(cols * cols), 0.0);
-  const float* values = x.as<float>();
   for (std::int64_t begin = 0; begin < rows; begin += kPart) {
     const std::int64_t count = std::min(kPart, rows - begin);
-    const Tensor transposed = Tensor::empty(DType::kF32, {cols, count});
-    float* out = transposed.as<float>();
-#pragma omp parallel for schedule(static)
-    for (std::int64_t first = 0; first < cols; first += kStrip)
-      for (std::int64_t row = 0; row < count; ++row)
-        for (std::int64_t col = first; col < std::min(cols, first + kStrip); ++col)
-          out[col * count + row] = values[(begin + row) * cols + col];
+    const Tensor transposed = transposed_part(x, begin, count);
+    const float* out = transposed.as<float>();
     for (std::int64_t first = 0; first < cols; first += kPanel) {  // what is below the diagonal is mirrored above it
       const std::int64_t width = std::min(kPanel, cols - first), below = cols - first;
       const Tensor rest = Tensor::borrow(static_cast<const void*>(out + first * count), DType::kF32, {below, count});
@@ -35,6 +48,18 @@ void add_second_moment(const Tensor& x, std::vector<double>& sum) {
           sum[static_cast<std::size_t>((first + j) * cols + first + i)] = entry;
         }
     }
+  }
+}
+
+void add_cross_moment(const Tensor& y, const Tensor& x, std::vector<double>& sum) {
+  const std::int64_t k = x.shape().back(), n = y.shape().back(), rows = k > 0 ? x.size() / k : 0;
+  sum.resize(static_cast<std::size_t>(n * k), 0.0);
+  for (std::int64_t begin = 0; begin < rows; begin += kPart) {
+    const std::int64_t count = std::min(kPart, rows - begin);
+    const Tensor product = matmul(transposed_part(y, begin, count), prepare(transposed_part(x, begin, count)));
+    const float* part = product.as<float>();
+#pragma omp parallel for schedule(static)
+    for (std::int64_t i = 0; i < n * k; ++i) sum[static_cast<std::size_t>(i)] += static_cast<double>(part[i]);
   }
 }
 

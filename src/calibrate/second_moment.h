@@ -11,4 +11,7 @@ namespace narrow {
 /// in fp64; the same bits for any number of threads.
 void add_second_moment(const Tensor& x, std::vector<double>& sum);
 
+/// sum += y^T x of contiguous fp32 rows [tokens, n] and [tokens, k]: [n, k].
+void add_cross_moment(const Tensor& y, const Tensor& x, std::vector<double>& sum);
+
 }  // namespace narrow

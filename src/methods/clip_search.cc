@@ -34,43 +34,48 @@ double squared_error(const Scheme& scheme, const Rectangle& r, std::span<const d
 }
 
 /// The scale that the scheme's rule would make if the extremes were `factor` times as large.
-ScaleAndZero candidate(const Scheme& scheme, float lowest, float highest, double mean, float factor, float outer) {
-  if (scheme.asymmetric) return scale_from_range(scheme, lowest * factor, highest * factor);
-  if (scheme.rule == ScaleRule::kMeanAbsolute) return {scale_from_sum(scheme, mean * static_cast<double>(factor), 1), 0};
-  return {scale_from_amax(scheme, std::max(-lowest, highest) * factor, outer), 0};
+ScaleAndZero candidate(const Scheme& scheme, const Extremes& e, float factor, float outer) {
+  if (scheme.asymmetric) return scale_from_range(scheme, e.lowest * factor, e.highest * factor);
+  if (scheme.rule == ScaleRule::kMeanAbsolute) return {scale_from_sum(scheme, e.mean * static_cast<double>(factor), 1), 0};
+  return {scale_from_amax(scheme, std::max(-e.lowest, e.highest) * factor, outer), 0};
 }
 
-void search_rectangle(const Rectangle& r, std::span<const double> importance, QuantizedTensor& q, std::int64_t cell) {
+void search_rectangle(const Rectangle& r, std::span<const double> importance, QuantizedTensor& q, std::int64_t cell,
+                      std::vector<ScaleAndZero>& candidates) {
   const Scheme& scheme = q.scheme;
-  float lowest = 0.0f, highest = 0.0f;
-  double mean = 0.0;
+  Extremes extremes;
   for (std::int64_t row = 0; row < r.rows; ++row)
     for (std::int64_t col = 0; col < r.width; ++col) {
       const float x = r.values[row * r.stride + col];
-      lowest = std::min(lowest, x);
-      highest = std::max(highest, x);
-      mean += std::fabs(static_cast<double>(x)) / static_cast<double>(r.rows * r.width);
+      extremes.lowest = std::min(extremes.lowest, x);
+      extremes.highest = std::max(extremes.highest, x);
+      extremes.mean += std::fabs(static_cast<double>(x)) / static_cast<double>(r.rows * r.width);
     }
-  if (lowest == highest) return;  // all zero: any scale is exact
-  std::uint32_t best = load_scale_code(q.scales.data(), scheme.scale, cell), last = best;
+  scale_candidates(scheme, extremes, q.outer_scale, candidates);
   std::uint8_t* zero_point = scheme.asymmetric ? q.zero_points.as<std::uint8_t>() + cell : nullptr;
-  std::int32_t last_zero = zero_point != nullptr ? *zero_point : 0;
-  double least = squared_error(scheme, r, importance, effective_scale(scheme, best, q.outer_scale), last_zero, HUGE_VAL);
-  for (int step = kFirst; step >= kLast; --step) {
-    const ScaleAndZero made = candidate(scheme, lowest, highest, mean, static_cast<float>(step) / kUnit, q.outer_scale);
-    if (made.scale.code == last && made.zero_point == last_zero) continue;
-    last = made.scale.code;
-    last_zero = made.zero_point;
-    const double error = squared_error(scheme, r, importance, effective_scale(scheme, last, q.outer_scale), last_zero, least);
+  const float own = effective_scale(scheme, load_scale_code(q.scales.data(), scheme.scale, cell), q.outer_scale);
+  double least = squared_error(scheme, r, importance, own, zero_point != nullptr ? *zero_point : 0, HUGE_VAL);
+  for (const ScaleAndZero& made : candidates) {
+    const float scale = effective_scale(scheme, made.scale.code, q.outer_scale);
+    const double error = squared_error(scheme, r, importance, scale, made.zero_point, least);
     if (error >= least) continue;
     least = error;
-    best = last;
+    store_scale_code(q.scales.data(), scheme.scale, cell, made.scale.code);
     if (zero_point != nullptr) *zero_point = made.zero_point;
   }
-  store_scale_code(q.scales.data(), scheme.scale, cell, best);
 }
 
 }  // namespace
+
+void scale_candidates(const Scheme& scheme, const Extremes& extremes, float outer, std::vector<ScaleAndZero>& candidates) {
+  candidates.clear();
+  if (extremes.lowest == extremes.highest) return;
+  for (int step = kFirst; step >= kLast; --step) {
+    const ScaleAndZero made = candidate(scheme, extremes, static_cast<float>(step) / kUnit, outer);
+    if (candidates.empty() || made.scale.code != candidates.back().scale.code || made.zero_point != candidates.back().zero_point)
+      candidates.push_back(made);
+  }
+}
 
 void set_scales(const float* values, std::int64_t width, std::int64_t stride, QuantizedTensor& q, std::int64_t grid_col) {
   const ScaleGrid grid = q.grid();
@@ -90,11 +95,16 @@ void search_scales(const float* values, std::int64_t width, std::int64_t stride,
                    std::int64_t grid_col) {
   const ScaleGrid grid = q.grid();
   const std::int64_t n = q.shape.front(), tile = grid.whole_tensor ? n : grid.tile_rows;
-#pragma omp parallel for schedule(static)
-  for (std::int64_t row = 0; row < grid.rows; ++row) {
+#pragma omp parallel
+  {
     const FloatEnvironment environment;
-    const std::int64_t first = row * tile;
-    search_rectangle({values + first * stride, std::min(tile, n - first), width, stride}, importance, q, row * grid.cols + grid_col);
+    std::vector<ScaleAndZero> candidates;
+#pragma omp for schedule(static)
+    for (std::int64_t row = 0; row < grid.rows; ++row) {
+      const std::int64_t first = row * tile;
+      search_rectangle({values + first * stride, std::min(tile, n - first), width, stride}, importance, q, row * grid.cols + grid_col,
+                       candidates);
+    }
   }
 }
 

@@ -1,5 +1,6 @@
 #include "methods/fit.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -8,6 +9,8 @@
 #include "io/text.h"
 #include "methods/gptq.h"
 #include "methods/hessian.h"
+#include "methods/recipe_match.h"
+#include "methods/refine.h"
 #include "narrow/error.h"
 #include "narrow/model.h"
 
@@ -26,25 +29,58 @@ double relative_loss(const Hessian& hessian, const Tensor& w, const QuantizedTen
   return energy > 0.0 ? hessian.energy(error) / energy : 0.0;
 }
 
-/// The factor is shared by all weights with this input; null: it could not be made, or is not wanted.
-FittedWeight fit(const Tensor& w, const Scheme& scheme, const Hessian& hessian, const HessianFactor* factor, const Method& method) {
+/// What is known of the input of some weights, and made once for all of them.
+struct Input {
+  Input(std::span<const double> second_moment, std::int64_t k, const Method& method) : hessian(second_moment, k) {
+    if (method.gptq && hessian.is_known()) factor = hessian.factor(method.damping, method.act_order);
+  }
+  Hessian hessian;
+  std::optional<HessianFactor> factor;  ///< none: it could not be made, or is not wanted
+};
+
+/// `target` is what the codes aim at: the weight w, or its corrected form.
+FittedWeight fit(const Tensor& w, const Tensor& target, const Scheme& scheme, const Input& input, const Method& method) {
   FittedWeight result;
+  const Hessian& hessian = input.hessian;
   const QuantizedTensor rounded = quantize(w, scheme);
-  if (method.gptq && factor == nullptr)
-    result.fallback = hessian.is_known() ? "the Hessian is not positive definite" : "its input was not seen";
-  const std::vector<double>& diagonal = hessian.diagonal();
-  result.quantized = factor == nullptr && !method.clip ? rounded : quantize_columns(w, scheme, factor, method.clip, diagonal);
+  if (method.needs_hessian() && !hessian.is_known()) result.fallback = "its input was not seen";
+  if (method.gptq && hessian.is_known() && !input.factor) result.fallback = "the Hessian is not positive definite";
+  const HessianFactor* factor = input.factor && result.fallback.empty() ? &*input.factor : nullptr;
+  const bool is_rounded = !result.fallback.empty() || (factor == nullptr && !method.clip);
+  if (is_rounded && !method.clip) {
+    result.quantized = result.fallback.empty() ? quantize(target, scheme) : rounded;
+  } else {
+    result.quantized = quantize_columns(result.fallback.empty() ? target : w, scheme, factor, method.clip, hessian.diagonal());
+  }
   if (!hessian.is_known()) return result;
-  const double energy = hessian.energy(w);
-  result.loss_before = relative_loss(hessian, w, rounded, energy);
-  result.loss_after = relative_loss(hessian, w, result.quantized, energy);
+  if (method.refine && result.fallback.empty()) refine(target, hessian, method.damping, method.sweeps, result.quantized);
+  const double energy = hessian.energy(target);
+  result.loss_before = relative_loss(hessian, target, rounded, energy);
+  result.loss_after = relative_loss(hessian, target, result.quantized, energy);
   result.damping = factor != nullptr ? factor->damping : 0.0;
   result.dead_columns = hessian.dead_columns();
   return result;
 }
 
-std::optional<HessianFactor> factor_of(const Hessian& hessian, const Method& method) {
-  return method.gptq && hessian.is_known() ? hessian.factor(method.damping, method.act_order) : std::nullopt;
+/// W + M (X^T X + d I)^-1 with M the cross moment of X and what W X^T lacks: the weight whose outputs for X are nearest to the plain
+/// model's. W itself where the Hessian cannot be factored.
+Tensor corrected(const Tensor& w, const Hessian& hessian, std::span<const double> input_change, std::span<const double> missing,
+                 double damping) {
+  const std::int64_t n = w.shape()[0], k = w.shape()[1];
+  std::vector<double> cross(missing.begin(), missing.end());
+  cross.resize(static_cast<std::size_t>(n * k), 0.0);
+  const Tensor change = Tensor::empty(DType::kF32, {k, k});  // [column of X, column of the change]: matmul takes its rows
+  for (std::int64_t i = 0; i < k; ++i)
+    for (std::int64_t j = 0; j < k; ++j)
+      change.as<float>()[j * k + i] = static_cast<float>(input_change[static_cast<std::size_t>(i * k + j)]);
+  const Tensor product = matmul(w, prepare(change));
+  for (std::int64_t i = 0; i < n * k; ++i) cross[static_cast<std::size_t>(i)] += static_cast<double>(product.as<float>()[i]);
+  const auto step = hessian.solve(cross, damping);
+  if (!step) return w;
+  Tensor result = Tensor::empty(DType::kF32, w.shape());
+  for (std::int64_t i = 0; i < n * k; ++i)
+    result.as<float>()[i] = static_cast<float>(static_cast<double>(w.as<float>()[i]) + (*step)[static_cast<std::size_t>(i)]);
+  return result;
 }
 
 void check_numbers(const Method& method) {
@@ -53,22 +89,17 @@ void check_numbers(const Method& method) {
         "damping {} is not between 0 and 1; it is the share of the Hessian's mean diagonal that is added to it", method.damping));
   if (method.act_order && !method.gptq)
     throw InvalidArgument(fmt::format("the order of columns is GPTQ's; the method is {}", method.to_string()));
+  if (method.awq && method.smoothquant)
+    throw InvalidArgument(
+        "awq and smoothquant both scale the channels of inputs; choose awq for weights alone, smoothquant for rounded inputs");
+  if (method.strength && !method.smoothquant)
+    throw InvalidArgument(fmt::format("the strength is smoothquant's; the method is {}", method.to_string()));
+  if (method.strength && !(*method.strength >= 0.0 && *method.strength <= 1.0))
+    throw InvalidArgument(fmt::format("the strength {} is not between 0 and 1", *method.strength));
+  if (method.sweeps < 1) throw InvalidArgument("refine needs at least one sweep");
 }
 
 }  // namespace
-
-Method Method::parse(std::string_view text) {
-  if (text == "rtn") return {};
-  if (text == "gptq") return {.gptq = true};
-  if (text == "clip") return {.clip = true};
-  if (text == "gptq+clip" || text == "clip+gptq") return {.gptq = true, .clip = true};
-  throw InvalidArgument(fmt::format("method {} is none of rtn, gptq, clip, gptq+clip", io::in_quotes(std::string(text))));
-}
-
-std::string Method::to_string() const {
-  if (gptq) return clip ? "gptq+clip" : "gptq";
-  return clip ? "clip" : "rtn";
-}
 
 FittedWeight fit_weight(const Tensor& w, const Scheme& scheme, std::span<const double> second_moment, const Method& method) {
   check_numbers(method);
@@ -77,68 +108,204 @@ FittedWeight fit_weight(const Tensor& w, const Scheme& scheme, std::span<const d
   if (!second_moment.empty() && static_cast<std::int64_t>(second_moment.size()) != k * k)
     throw InvalidArgument(
         fmt::format("the second moment of an input of {} channels has {} numbers, not {}", k, k * k, second_moment.size()));
-  if (method.gptq && second_moment.empty()) throw InvalidArgument("GPTQ needs the second moment of the layer's input");
-  const Hessian hessian(second_moment, k);
-  const std::optional<HessianFactor> factor = factor_of(hessian, method);
-  return fit(convert(w, DType::kF32).contiguous(), scheme, hessian, factor ? &*factor : nullptr, method);
+  if (method.needs_hessian() && second_moment.empty())
+    throw InvalidArgument(fmt::format("the method {} needs the second moment of the layer's input", method.to_string()));
+  if (method.folds()) throw InvalidArgument("rotate, smoothquant and awq change several layers at once; they are of whole models");
+  if (method.correct) throw InvalidArgument("correct makes good what other layers did; it is of whole models");
+  const Tensor values = convert(w, DType::kF32).contiguous();
+  return fit(values, values, scheme, Input(second_moment, k, method), method);
 }
 
-void check_method(const Method& method, const Recipe& recipe, std::span<const std::vector<std::int32_t>> windows) {
+namespace {
+
+/// Blocks that share a scale must divide the columns of what a method quantizes.
+void check_blocks(const Method& method, const Plan& plan) {
+  for (const PlannedTensor& tensor : plan.tensors) {
+    const Granularity& granularity = tensor.scheme.granularity;
+    if (tensor.fate != Fate::kQuantize || granularity.kind != Granularity::Kind::kRectangle || granularity.cols == 0) continue;
+    if (tensor.shape.back() % granularity.cols != 0)
+      throw InvalidArgument(fmt::format("blocks of {} do not divide the {} columns of {}; the method {} needs blocks that do",
+                                        granularity.cols, tensor.shape.back(), io::in_quotes(tensor.name), method.to_string()));
+  }
+}
+
+/// A rule for a layer that is not there is a mistake.
+void check_rules(const Recipe& recipe, const Plan& plan) {
+  for (const auto& [pattern, scheme] : recipe.rules)
+    if (std::none_of(plan.tensors.begin(), plan.tensors.end(),
+                     [&](const PlannedTensor& tensor) { return pattern == "Linear" || pattern_matches(pattern, tensor.name); }))
+      throw InvalidArgument(fmt::format("the rule for {} matches no tensor of the model", io::in_quotes(pattern)));
+}
+
+}  // namespace
+
+void check_method(const Method& method, const Recipe& recipe, const Plan& plan, const Calibration& calibration) {
   check_numbers(method);
-  if (method.gptq && windows.empty()) throw InvalidArgument("GPTQ needs a text to calibrate with; give tokens or text");
   if (method.is_rounding()) return;
+  const std::string name = method.to_string();
+  if (method.needs_calibration() && calibration.is_empty())
+    throw InvalidArgument(fmt::format("the method {} needs a text to calibrate with; give tokens or text", name));
+  if (method.smoothquant && !recipe.activations)
+    throw InvalidArgument(
+        "smoothquant helps inputs that are rounded, and the recipe leaves them as they are; name activations, or use awq");
+  if (method.folds() && recipe.activations && !recipe.activations->scales.empty())
+    throw InvalidArgument(fmt::format(
+        "the method {} changes the inputs, so that static scales of the plain model do not fit; give tokens or text in place of statistics",
+        name));
+  const CalibrationStatistics* statistics = calibration.windows.empty() ? calibration.statistics : nullptr;
+  if (statistics != nullptr && method.correct)
+    throw InvalidArgument("the step correct compares two models on a text; give tokens or text, not statistics");
+  if (statistics != nullptr && method.rotate && method.needs_calibration())
+    throw InvalidArgument("rotation changes all inputs, so that statistics of the plain model do not fit; give tokens or text");
+  if (statistics != nullptr && method.smoothquant && !method.strength)
+    throw InvalidArgument("smoothquant searches its strength on a text; give tokens or text, or a strength");
+  if (statistics != nullptr && (method.needs_hessian() || method.awq))
+    for (const auto& [module, input] : statistics->inputs)
+      if (input.second_moment.empty())
+        throw InvalidArgument(
+            fmt::format("the statistics have no second moment of the input of {}; run narrow calibrate --second-moments", module));
   const QuantizeOptions& options = recipe.options;
   if (options.rounding != Rounding::kNearestEven || options.overflow != Overflow::kSaturate)
-    throw InvalidArgument(
-        fmt::format("the method {} rounds to nearest even and saturates; leave rounding and overflow as they are", method.to_string()));
+    throw InvalidArgument(fmt::format("the method {} rounds to nearest even and saturates; leave rounding and overflow as they are", name));
+  check_blocks(method, plan);
+  check_rules(recipe, plan);
 }
 
-std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, const std::filesystem::path& path, const Plan& plan,
-                                                   const Method& method, std::span<const std::vector<std::int32_t>> windows,
-                                                   const FitCallback& callback, std::vector<FittedModule>& modules) {
-  std::map<std::string, const PlannedTensor*> planned;
-  for (const PlannedTensor& tensor : plan.tensors)
-    if (tensor.fate == Fate::kQuantize) planned.emplace(tensor.name, &tensor);
-  const std::size_t count = planned.size();
-  std::map<std::string, QuantizedTensor> result;
-  const auto tell = [&](FittedModule fitted) {
-    modules.push_back(std::move(fitted));
-    if (callback) callback(modules.back(), modules.size(), count);
-  };
-  const auto take = [&](const PlannedTensor& tensor, const std::string& module, const Hessian& hessian, const HessianFactor* factor) {
-    FittedWeight made = fit(convert(input.tensor(tensor.name), DType::kF32), tensor.scheme, hessian, factor, method);
-    result.emplace(tensor.name, made.quantized);
-    tell({module, tensor.scheme, made.loss_before, made.loss_after, made.damping, made.dead_columns, made.fallback});
-    planned.erase(tensor.name);
-  };
-  if (!windows.empty())
-    walk_layers(path, windows, [&](std::span<const std::string> names, std::span<const Tensor> inputs) {
-      std::map<std::string, QuantizedTensor> replaced;
-      std::vector<std::pair<std::string, const PlannedTensor*>> wanted;
-      for (const std::string& module : names)
-        if (const auto found = planned.find(module + std::string(kWeight)); found != planned.end())
-          wanted.emplace_back(module, found->second);
-      if (wanted.empty()) return replaced;
-      std::vector<double> second_moment;
-      for (const Tensor& x : inputs) add_second_moment(x, second_moment);
-      const Hessian hessian(second_moment, inputs.front().shape().back());
-      const std::optional<HessianFactor> factor = factor_of(hessian, method);
-      for (const auto& [module, tensor] : wanted) {
-        take(*tensor, module, hessian, factor ? &*factor : nullptr);
-        replaced.emplace(module, result.at(tensor->name));
+namespace {
+
+/// Takes planned tensors one group of modules at a time, in any order.
+class Fitter {
+ public:
+  Fitter(const Checkpoint& input, const Plan& plan, const Method& method, const Journal& journal, const FitCallback& callback,
+         std::vector<FittedModule>& modules)
+      : input_(input), method_(method), journal_(journal), callback_(callback), modules_(modules) {
+    for (const PlannedTensor& tensor : plan.tensors)
+      if (tensor.fate == Fate::kQuantize) planned_.emplace(tensor.name, &tensor);
+    count_ = planned_.size();
+  }
+
+  /// The group's planned weights, quantized; `target` gives what each aims at.
+  std::map<std::string, QuantizedTensor> take(std::span<const std::string> group, const Input& known,
+                                              const std::function<Tensor(const Tensor&)>& target) {
+    std::map<std::string, QuantizedTensor> replaced;
+    for (const std::string& module : group) {
+      const auto found = planned_.find(module + std::string(kWeight));
+      if (found != planned_.end()) replaced.emplace(module, take(*found->second, module, known, target));
+    }
+    return replaced;
+  }
+  /// What the journal has of the group, put in place; `rest`: whether anything is left to compute.
+  std::map<std::string, QuantizedTensor> take_known(std::span<const std::string> group, bool& rest) {
+    std::map<std::string, QuantizedTensor> replaced;
+    rest = false;
+    for (const std::string& module : group) {
+      const auto found = planned_.find(module + std::string(kWeight));
+      if (found == planned_.end()) continue;
+      if (auto entry = journal_.find(found->first, found->second->scheme, found->second->shape)) {
+        replaced.emplace(module, accept(found->first, std::move(*entry)));
+      } else {
+        rest = true;
       }
-      return replaced;
-    });
-  const std::map<std::string, const PlannedTensor*> unseen = planned;
-  for (const auto& [name, tensor] : unseen) {
-    const std::string module = name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : name;
-    if (tensor->shape.size() == 2) {
-      take(*tensor, module, Hessian({}, tensor->shape[1]), nullptr);
-    } else {
-      tell({.module = module, .scheme = tensor->scheme, .fallback = "it is not a matrix"});
+    }
+    return replaced;
+  }
+
+  /// All that no calibration has seen.
+  void take_rest() {
+    const std::map<std::string, const PlannedTensor*> unseen = planned_;
+    for (const auto& [name, tensor] : unseen) {
+      const std::string module = name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : name;
+      if (tensor->shape.size() == 2) {
+        take(*tensor, module, Input({}, tensor->shape[1], method_), [](const Tensor& w) { return w; });
+      } else {
+        tell({.module = module, .scheme = tensor->scheme, .fallback = "it is not a matrix"});
+      }
     }
   }
+
+  std::map<std::string, QuantizedTensor> result() { return std::move(result_); }
+
+ private:
+  QuantizedTensor take(const PlannedTensor& tensor, const std::string& module, const Input& known,
+                       const std::function<Tensor(const Tensor&)>& target) {
+    if (auto entry = journal_.find(tensor.name, tensor.scheme, tensor.shape)) return accept(tensor.name, std::move(*entry));
+    const Tensor w = convert(input_.tensor(tensor.name), DType::kF32);
+    FittedWeight made = fit(w, target(w), tensor.scheme, known, method_);
+    Journal::Entry entry{{module, tensor.scheme, made.loss_before, made.loss_after, made.damping, made.dead_columns, made.fallback},
+                         std::move(made.quantized)};
+    journal_.add(tensor.name, entry);
+    return accept(tensor.name, std::move(entry));
+  }
+  QuantizedTensor accept(std::string name, Journal::Entry entry) {
+    tell(std::move(entry.module));
+    planned_.erase(name);
+    return result_.emplace(name, std::move(entry.quantized)).first->second;
+  }
+  void tell(FittedModule fitted) {
+    modules_.push_back(std::move(fitted));
+    if (callback_) callback_(modules_.back(), modules_.size(), count_);
+  }
+
+  const Checkpoint& input_;
+  const Method& method_;
+  const Journal& journal_;
+  const FitCallback& callback_;
+  std::vector<FittedModule>& modules_;
+  std::map<std::string, const PlannedTensor*> planned_;
+  std::size_t count_ = 0;
+  std::map<std::string, QuantizedTensor> result_;
+};
+
+std::vector<double> sum_of_cross_moments(std::span<const Tensor> left, std::span<const Tensor> right) {
+  std::vector<double> sum;
+  for (std::size_t i = 0; i < left.size(); ++i) add_cross_moment(left[i], right[i], sum);
+  return sum;
+}
+
+Tensor difference(const Tensor& x, const Tensor& y) {
+  Tensor result = Tensor::empty(DType::kF32, x.shape());
+  std::copy_n(x.as<float>(), x.size(), result.as<float>());
+  subtract(result, y);
   return result;
+}
+
+}  // namespace
+
+std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, const std::filesystem::path& path, const Plan& plan,
+                                                   const Method& method, const Calibration& calibration, const Journal& journal,
+                                                   const FitCallback& callback, std::vector<FittedModule>& modules) {
+  Fitter fitter(input, plan, method, journal, callback, modules);
+  const auto plain = [](const Tensor& w) { return w; };
+  if (calibration.windows.empty() && calibration.statistics != nullptr) {
+    std::map<std::string, std::vector<std::string>> groups;
+    for (const auto& [module, entry] : calibration.statistics->shared) groups[entry].push_back(module);
+    for (const auto& [entry, group] : groups) {
+      const InputStatistics& seen = calibration.statistics->inputs.at(entry);
+      bool rest = false;
+      fitter.take_known(group, rest);
+      if (rest) fitter.take(group, Input(seen.second_moment, static_cast<std::int64_t>(seen.channel_max.size()), method), plain);
+    }
+  } else if (!calibration.windows.empty()) {
+    walk_layers(path, calibration.windows, method.correct, [&](const LayerInputs& layer) {
+      bool rest = false;
+      std::map<std::string, QuantizedTensor> replaced = fitter.take_known(layer.modules, rest);
+      if (!rest) return replaced;
+      std::vector<double> second_moment, change, missing;
+      for (const Tensor& x : layer.inputs) add_second_moment(x, second_moment);
+      const Input known(second_moment, layer.inputs.front().shape().back(), method);
+      const auto take = [&](const std::function<Tensor(const Tensor&)>& target) {
+        replaced.merge(fitter.take(layer.modules, known, target));
+        return replaced;
+      };
+      if (!method.correct) return take(plain);
+      for (std::size_t i = 0; i < layer.inputs.size(); ++i)
+        add_cross_moment(difference(layer.plain[i], layer.inputs[i]), layer.inputs[i], change);
+      if (!layer.missing.empty()) missing = sum_of_cross_moments(layer.missing, layer.inputs);
+      return take([&](const Tensor& w) { return corrected(w, known.hessian, change, missing, method.damping); });
+    });
+  }
+  fitter.take_rest();
+  return fitter.result();
 }
 
 }  // namespace narrow

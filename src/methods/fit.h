@@ -3,17 +3,18 @@
 
 #include <map>
 
+#include "methods/journal.h"
 #include "narrow/methods.h"
 
 namespace narrow {
 
 /// Throws InvalidArgument in one sentence where a method cannot be used so; computes nothing.
-void check_method(const Method& method, const Recipe& recipe, std::span<const std::vector<std::int32_t>> windows);
+void check_method(const Method& method, const Recipe& recipe, const Plan& plan, const Calibration& calibration);
 
 /// The planned tensors that the method quantizes, by name; `modules` receives what became of each, fallbacks included. Tensors that are not
-/// in the result are rounded to nearest as they are written.
+/// in the result are rounded to nearest as they are written. What the journal has is not computed again.
 std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, const std::filesystem::path& path, const Plan& plan,
-                                                   const Method& method, std::span<const std::vector<std::int32_t>> windows,
+                                                   const Method& method, const Calibration& calibration, const Journal& journal,
                                                    const FitCallback& callback, std::vector<FittedModule>& modules);
 
 }  // namespace narrow

@@ -1,6 +1,7 @@
 #include "methods/gptq.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "device/float_environment.h"
@@ -39,7 +40,8 @@ class Columns {
         importance_[static_cast<std::size_t>(order_[static_cast<std::size_t>(c)])] = 1.0 / (diagonal * diagonal);
       }
     }
-    if (!in_order_ || grid_.whole_tensor)
+    is_static_ = grid_.whole_tensor || (!in_order_ && tile() < k_);
+    if (is_static_)
       for (std::int64_t col = 0; col < k_; col += tile()) make_scales(w.as<float>(), col);
     for (std::int64_t row = 0; row < n_; ++row)
       for (std::int64_t c = 0; c < k_; ++c) value(row, c) = w.as<float>()[row * k_ + order_[static_cast<std::size_t>(c)]];
@@ -51,7 +53,7 @@ class Columns {
       errors_ = Tensor::empty(DType::kF32, {n_, end - begin});
       for (std::int64_t first = begin; first < end;) {
         const std::int64_t last = std::min(end, in_order_ ? (first / tile() + 1) * tile() : end);
-        if (in_order_ && !grid_.whole_tensor && first % tile() == 0) make_scales(work_.data(), first);
+        if (!is_static_ && first % tile() == 0) make_scales(work_.data(), first);
         round_columns(first, last, begin, end);
         first = last;
       }
@@ -81,9 +83,58 @@ class Columns {
     const std::int64_t width = std::min(tile(), k_ - col), grid_col = grid_.grid_col(col);
     set_scales(values + col, width, k_, q_, grid_col);
     if (!clip_) return;
+    if (factor_ != nullptr && !is_static_ && grid_.tile_rows == 1) return search_by_rounding(col, width);
     std::span<const double> importance(importance_);
     if (!importance.empty()) importance = importance.subspan(static_cast<std::size_t>(col), static_cast<std::size_t>(width));
     search_scales(values + col, width, k_, importance, q_, grid_col);
+  }
+
+  /// The sum of squared errors e of a rectangle's columns is what they add to the loss once the columns after them have made good what they
+  /// can. It is found for each candidate by rounding the rectangle with it; the least wins, ties go to the rule's own scale.
+  void search_by_rounding(std::int64_t first, std::int64_t width) {
+    const Scheme& scheme = q_.scheme;
+    const std::int64_t grid_col = grid_.grid_col(first);
+#pragma omp parallel
+    {
+      const FloatEnvironment environment;
+      std::vector<ScaleAndZero> candidates;
+      std::vector<float> values(static_cast<std::size_t>(width));
+#pragma omp for schedule(static)
+      for (std::int64_t row = 0; row < n_; ++row) {
+        const float* from = work_.data() + row * k_ + first;
+        const auto loss_of = [&](float scale, std::int32_t zero_point, double bound) {
+          std::copy_n(from, width, values.data());
+          double loss = 0.0;
+          for (std::int64_t c = 0; c < width && loss < bound; ++c) {
+            const float* u = factor_->upper.data() + (first + c) * k_ + first;
+            float* v = values.data();
+            const std::uint32_t code = quantize_element(scheme, v[c], scale, zero_point, Rounding::kNearestEven, Overflow::kSaturate, 0);
+            const float error = (v[c] - dequantize_element(scheme, code, scale, zero_point)) / u[c];
+            loss += static_cast<double>(error) * static_cast<double>(error);
+            for (std::int64_t j = c + 1; j < width; ++j) v[j] -= error * u[j];
+          }
+          return loss;
+        };
+        Extremes extremes;
+        for (std::int64_t c = 0; c < width; ++c) {
+          extremes.lowest = std::min(extremes.lowest, from[c]);
+          extremes.highest = std::max(extremes.highest, from[c]);
+          extremes.mean += std::fabs(static_cast<double>(from[c])) / static_cast<double>(width);
+        }
+        scale_candidates(scheme, extremes, q_.outer_scale, candidates);
+        const std::int64_t cell = row * grid_.cols + grid_col;
+        std::uint8_t* zero_point = scheme.asymmetric ? q_.zero_points.as<std::uint8_t>() + cell : nullptr;
+        double least = loss_of(effective_scale(scheme, load_scale_code(q_.scales.data(), scheme.scale, cell), q_.outer_scale),
+                               zero_point != nullptr ? *zero_point : 0, HUGE_VAL);
+        for (const ScaleAndZero& made : candidates) {
+          const double loss = loss_of(effective_scale(scheme, made.scale.code, q_.outer_scale), made.zero_point, least);
+          if (loss >= least) continue;
+          least = loss;
+          store_scale_code(q_.scales.data(), scheme.scale, cell, made.scale.code);
+          if (zero_point != nullptr) *zero_point = made.zero_point;
+        }
+      }
+    }
   }
 
   /// w_c is rounded, e = (w_c - q_c) / U_cc, and w_j -= e U_cj for the columns j of the block after c.
@@ -134,6 +185,7 @@ class Columns {
   std::int64_t n_, k_;
   const HessianFactor* factor_;
   bool clip_, in_order_ = true;
+  bool is_static_ = false;          ///< all scales come from the weight beforehand
   std::vector<double> importance_;  ///< by the weight's columns
   QuantizedTensor q_;
   ScaleGrid grid_;

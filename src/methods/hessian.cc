@@ -33,11 +33,11 @@ Hessian::Hessian(std::span<const double> second_moment, std::int64_t k) : k_(k) 
   diagonal_.resize(static_cast<std::size_t>(k));
   double mean = 0.0;
   for (std::int64_t i = 0; i < k; ++i) mean += second_moment[static_cast<std::size_t>(i * k + i)] / static_cast<double>(k);
-  const double unit = mean > 0.0 && std::isfinite(mean) ? 1.0 / mean : 1.0;
+  unit_ = mean > 0.0 && std::isfinite(mean) ? 1.0 / mean : 1.0;
   moment_.assign(second_moment.begin(), second_moment.end());
   const Tensor narrowed = Tensor::empty(DType::kF32, {k, k});
   for (std::size_t i = 0; i < moment_.size(); ++i) {
-    moment_[i] *= unit;
+    moment_[i] *= unit_;
     narrowed.as<float>()[i] = static_cast<float>(moment_[i]);
   }
   for (std::int64_t i = 0; i < k; ++i) diagonal_[static_cast<std::size_t>(i)] = moment_[static_cast<std::size_t>(i * k + i)];
@@ -68,6 +68,26 @@ std::optional<HessianFactor> Hessian::factor(double damping, bool act_order) con
     if (factor_backwards(backwards, result.upper)) return result;
     if (share >= kLargest) return std::nullopt;
   }
+}
+
+std::vector<float> Hessian::damped(double damping) const {
+  std::vector<float> h(moment_.begin(), moment_.end());
+  for (std::int64_t i = 0; i < k_; ++i) h[static_cast<std::size_t>(i * k_ + i)] += static_cast<float>(damping);
+  return h;
+}
+
+std::optional<std::vector<double>> Hessian::solve(std::span<const double> m, double damping) const {
+  Matrix h = Eigen::Map<const Matrix>(moment_.data(), k_, k_);
+  h.diagonal().array() += damping;
+  const Eigen::LLT<Matrix> cholesky(h);
+  if (cholesky.info() != Eigen::Success) return std::nullopt;
+  const Eigen::Index n = static_cast<Eigen::Index>(m.size()) / k_;
+  const Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic> solved =
+      cholesky.solve(Eigen::Map<const Matrix>(m.data(), n, k_).transpose());
+  if (!solved.allFinite()) return std::nullopt;
+  std::vector<double> result(m.size());
+  Eigen::Map<Matrix>(result.data(), n, k_) = unit_ * solved.transpose();
+  return result;
 }
 
 double Hessian::energy(const Tensor& e) const {

@@ -29,6 +29,10 @@ class Hessian {
   std::int64_t dead_columns() const;
   /// Nothing where H cannot be factored even with a damping of 1: the caller rounds to nearest. Damping grows tenfold until it can.
   std::optional<HessianFactor> factor(double damping, bool act_order) const;
+  /// X^T X + damping * mean(diag) I in fp32, [k, k], in units of the mean diagonal.
+  std::vector<float> damped(double damping) const;
+  /// M (X^T X + damping * mean(diag) I)^-1 of fp64 [n, k] in the second moment's own units; nothing where it cannot be factored.
+  std::optional<std::vector<double>> solve(std::span<const double> m, double damping) const;
   /// tr(E X^T X E^T) of an fp32 [n, k].
   double energy(const Tensor& e) const;
 
@@ -36,6 +40,7 @@ class Hessian {
   std::int64_t k_;
   std::vector<double> moment_;  ///< per token scale does not matter: it is divided by the mean diagonal
   std::vector<double> diagonal_;
+  double unit_ = 1.0;        ///< the second moment times this is moment_
   PreparedWeight prepared_;  ///< the same in fp32, for products
 };
 

@@ -17,6 +17,7 @@
 #include "kernels/storage.h"
 #include "methods/activation_recipe.h"
 #include "methods/fit.h"
+#include "methods/folding.h"
 #include "methods/output_directory.h"
 #include "methods/preflight.h"
 #include "methods/read_back.h"
@@ -119,11 +120,13 @@ class Run {
     check_output_place(input, output, report_.plan.file_bytes + side_file_bytes(input_) + kPerTensor * (report_.plan.tensors.size() + 1024));
   }
 
+  const Plan& plan() const { return report_.plan; }
+
   /// Has a method quantize before anything is written.
-  void fit(const fs::path& input, const Method& method, std::span<const std::vector<std::int32_t>> windows, const FitCallback& callback,
+  void fit(const fs::path& input, const Method& method, const Calibration& calibration, const Journal& journal, const FitCallback& callback,
            std::vector<FittedModule>& modules) {
     method_ = method;
-    fitted_ = fit_weights(input_, input, report_.plan, method, windows, callback, modules);
+    fitted_ = fit_weights(input_, input, report_.plan, method, calibration, journal, callback, modules);
   }
 
   QuantizeReport execute(const fs::path& output) {
@@ -174,7 +177,7 @@ class Run {
         tell(*planned, Stage::kVerified, {});
         continue;
       }
-      const bool is_nearest = !method_.gptq || !fitted_.contains(planned->name);
+      const bool is_nearest = !method_.needs_hessian() || !fitted_.contains(planned->name);
       const ReadBack result = written.check_quantized(input_, planned->name, entry, is_nearest ? Codes::kNearest : Codes::kAny);
       signal_ += result.signal;
       noise_ += result.noise;
@@ -208,14 +211,25 @@ QuantizeReport quantize_checkpoint(const fs::path& input, const fs::path& output
 }
 
 MethodReport quantize_checkpoint(const fs::path& input, const fs::path& output, const Recipe& recipe, const Method& method,
-                                 std::span<const std::vector<std::int32_t>> windows, const FitCallback& fitted, const ProgressCallback& progress) {
-  check_method(method, recipe, windows);
-  Run run(input, output, recipe, progress);
+                                 const Calibration& calibration, const MethodRun& how) {
+  {
+    const Run trial(input, output, recipe, how.progress);  // everything that is wrong is wrong before the first computation
+    check_method(method, recipe, trial.plan(), calibration);
+  }
   MethodReport report;
   const auto begin = std::chrono::steady_clock::now();
-  if (!method.is_rounding()) run.fit(input, method, windows, fitted, report.modules);
+  const FoldedModel model(input, output, recipe, method, calibration);
+  Run run(model.path(), output, model.recipe(), how.progress);
+  std::optional<Journal> journal;
+  if (method.chooses_codes()) {
+    const Calibration known = model.calibration();
+    const bool keeps = !how.journal.empty();
+    journal.emplace(how.journal, keeps ? fingerprint_of(open_checkpoint(model.path()), run.plan(), method, known) : "");
+    run.fit(model.path(), method, known, *journal, how.fitted, report.modules);
+  }
   report.fit_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   report.files = run.execute(output);
+  if (journal) journal->remove();
   report.fallbacks = std::count_if(report.modules.begin(), report.modules.end(), [](const FittedModule& module) { return !module.fallback.empty(); });
   return report;
 }

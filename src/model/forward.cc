@@ -143,6 +143,7 @@ class Forward {
   }
   /// Adds o or down of x to the stream.
   void add(const Linear& linear, const Tensor& x) { x_ = LinearInput(x).through(linear, x_); }
+  const Tensor& stream() const { return x_; }
 
  private:
   Tensor embed() const {
@@ -265,48 +266,107 @@ Tensor Model::forward(std::span<const Sequence> sequences, Logits logits, const 
   return Forward(*state_, sequences, observer).run(logits);
 }
 
-void walk_layers(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows, const LayerVisitor& visit) {
-  constexpr std::size_t kBatchTokens = 2048;
-  const std::shared_ptr<Model::State> state = model::load_state(path, {});
-  const InputObserver nobody;
-  // Every batch writes the same caches, one layer at a time, and nobody reads them afterwards.
-  std::vector<KvCache> caches;
-  std::vector<Forward> batches;
-  std::vector<std::size_t> ends;
-  for (std::size_t first = 0, last = 0; first < windows.size(); first = last) {
-    for (std::size_t tokens = 0; last < windows.size() && (last == first || tokens + windows[last].size() <= kBatchTokens); tokens += windows[last++].size()) {
+namespace {
+
+/// A text on its way through a model, one layer's step at a time for all batches.
+class Walk {
+ public:
+  Walk(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows) : state_(model::load_state(path, {})) {
+    constexpr std::size_t kBatchTokens = 2048;
+    // Every batch writes the same caches, one layer at a time, and nobody reads them afterwards.
+    std::vector<std::size_t> ends;
+    for (std::size_t first = 0, last = 0; first < windows.size(); first = last) {
+      for (std::size_t tokens = 0; last < windows.size() && (last == first || tokens + windows[last].size() <= kBatchTokens);
+           tokens += windows[last++].size()) {
+      }
+      ends.push_back(last);
+      while (caches_.size() < last - first) caches_.emplace_back(state_->config, Scheme::parse("fp32"));
     }
-    ends.push_back(last);
-    while (caches.size() < last - first) caches.emplace_back(state->config, Scheme::parse("fp32"));
+    for (std::size_t b = 0, first = 0; b < ends.size(); first = ends[b++]) {
+      std::vector<Sequence> sequences;
+      for (std::size_t i = first; i < ends[b]; ++i) sequences.push_back({windows[i], &caches_[i - first]});
+      batches_.emplace_back(*state_, sequences, nobody_);
+    }
+    inputs_.resize(batches_.size());
+    for (Forward& batch : batches_) batch.start();
   }
-  for (std::size_t b = 0, first = 0; b < ends.size(); first = ends[b++]) {
-    std::vector<Sequence> sequences;
-    for (std::size_t i = first; i < ends[b]; ++i) sequences.push_back({windows[i], &caches[i - first]});
-    batches.emplace_back(*state, sequences, nobody);
+
+  LayerWeights& layer(std::size_t index) { return state_->layers[index]; }
+  std::size_t layers() const { return state_->layers.size(); }
+  std::span<const Tensor> inputs() const { return inputs_; }
+
+  void to_attention(std::size_t i) {
+    each([&](Forward& batch, const Tensor&) { return batch.attention_input(i); });
   }
-  std::vector<Tensor> inputs(batches.size());
-  const auto each = [&](const auto& step) {
-    for (std::size_t b = 0; b < batches.size(); ++b) inputs[b] = step(batches[b], inputs[b]);
+  void to_o(std::size_t i) {
+    each([&](Forward& batch, const Tensor& x) { return batch.mix(i, x); });
+  }
+  void to_mlp(std::size_t i) {
+    each([&](Forward& batch, const Tensor& x) { return batch.add(layer(i).o, x), batch.mlp_input(i); });
+  }
+  void to_down(std::size_t i) {
+    each([&](Forward& batch, const Tensor& x) { return batch.gate(i, x); });
+  }
+  void finish(std::size_t i) {
+    each([&](Forward& batch, const Tensor& x) { return batch.add(layer(i).down, x), Tensor(); });
+  }
+
+  /// The other walk's streams less this one's.
+  std::vector<Tensor> missing(const Walk& other) const {
+    std::vector<Tensor> result;
+    for (std::size_t b = 0; b < batches_.size(); ++b) {
+      const Tensor &mine = batches_[b].stream(), &theirs = other.batches_[b].stream();
+      result.push_back(Tensor::empty(DType::kF32, mine.shape()));
+      for (std::int64_t i = 0; i < mine.size(); ++i) result.back().as<float>()[i] = theirs.as<float>()[i] - mine.as<float>()[i];
+    }
+    return result;
+  }
+
+ private:
+  template <typename Step>
+  void each(const Step& step) {
+    for (std::size_t b = 0; b < batches_.size(); ++b) inputs_[b] = step(batches_[b], inputs_[b]);
+  }
+
+  std::shared_ptr<Model::State> state_;
+  const InputObserver nobody_;
+  std::vector<KvCache> caches_;
+  std::vector<Forward> batches_;
+  std::vector<Tensor> inputs_;
+};
+
+}  // namespace
+
+void walk_layers(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows, bool with_plain,
+                 const LayerVisitor& visit) {
+  Walk walk(path, windows);
+  std::optional<Walk> plain;
+  if (with_plain) plain.emplace(path, windows);
+  const auto step = [&](void (Walk::*go)(std::size_t), std::size_t layer) {
+    (walk.*go)(layer);
+    if (plain) ((*plain).*go)(layer);
   };
-  const auto show = [&](std::initializer_list<Linear*> linears) {
+  const auto show = [&](std::initializer_list<Linear*> linears, bool joins_stream) {
     std::vector<std::string> modules;
     for (const Linear* linear : linears) modules.push_back(linear->module);
-    const std::map<std::string, QuantizedTensor> replaced = visit(modules, inputs);
+    std::vector<Tensor> missing;
+    if (plain && joins_stream) missing = walk.missing(*plain);
+    const std::map<std::string, QuantizedTensor> replaced =
+        visit({modules, walk.inputs(), plain ? plain->inputs() : std::span<const Tensor>(), missing});
     for (Linear* linear : linears)
       if (const auto found = replaced.find(linear->module); found != replaced.end()) linear->weight = prepare(found->second);
   };
-  for (Forward& batch : batches) batch.start();
-  for (std::size_t i = 0; i < state->layers.size(); ++i) {
-    LayerWeights& w = state->layers[i];
-    each([&](Forward& batch, const Tensor&) { return batch.attention_input(i); });
-    show({&w.q, &w.k, &w.v});
-    each([&](Forward& batch, const Tensor& x) { return batch.mix(i, x); });
-    show({&w.o});
-    each([&](Forward& batch, const Tensor& x) { return batch.add(w.o, x), batch.mlp_input(i); });
-    show({&w.gate, &w.up});
-    each([&](Forward& batch, const Tensor& x) { return batch.gate(i, x); });
-    show({&w.down});
-    for (std::size_t b = 0; b < batches.size(); ++b) batches[b].add(w.down, inputs[b]);
+  for (std::size_t i = 0; i < walk.layers(); ++i) {
+    LayerWeights& w = walk.layer(i);
+    step(&Walk::to_attention, i);
+    show({&w.q, &w.k, &w.v}, false);
+    step(&Walk::to_o, i);
+    show({&w.o}, true);
+    step(&Walk::to_mlp, i);
+    show({&w.gate, &w.up}, false);
+    step(&Walk::to_down, i);
+    show({&w.down}, true);
+    step(&Walk::finish, i);
   }
 }
 

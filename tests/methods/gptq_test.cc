@@ -81,14 +81,56 @@ TEST(Gptq, ClipSearchLowersTheWeightedError) {
             0.7 * fit_weight(w, Scheme::parse("int3:row"), identity(256), {.clip = true}).loss_before);
 }
 
+TEST(Gptq, ClipSearchUnderGptqLowersTheLoss) {
+  const Tensor w = test::random_values(DType::kF32, {24, 192}, 3, 0.1f);
+  const std::vector<double> moment = correlated_moment(800, 192);
+  for (const char* name : {"int3:row", "int3:block64", "int4:block128:asym", "fp3_e2m0:row", "nvfp4", "msfp12"})
+    for (const bool act_order : {false, true}) {
+      const Scheme scheme = Scheme::parse(name);
+      const double plain = fit_weight(w, scheme, moment, {.gptq = true, .act_order = act_order}).loss_after;
+      const double clipped = fit_weight(w, scheme, moment, {.gptq = true, .clip = true, .act_order = act_order}).loss_after;
+      EXPECT_LT(clipped, 1.01 * plain) << name << " act_order " << act_order;
+      if (scheme.element.bits == 3) {
+        EXPECT_LT(clipped, 0.9 * plain) << name << " act_order " << act_order;
+      }
+    }
+}
+
+TEST(Refine, LowersTheLossOfEveryScheme) {
+  const Tensor w = test::random_values(DType::kF32, {12, 136}, 8, 0.1f);
+  const std::vector<double> moment = correlated_moment(600, 136);
+  for (const Scheme& scheme : standard_schemes()) {
+    const FittedWeight rounded = fit_weight(w, scheme, moment, {.refine = true, .damping = 0.0});
+    EXPECT_LE(rounded.loss_after, (1.0 + 1e-4) * rounded.loss_before) << scheme.to_string();
+    const double plain = fit_weight(w, scheme, moment, {.gptq = true, .damping = 0.0}).loss_after;
+    const double refined = fit_weight(w, scheme, moment, {.gptq = true, .refine = true, .damping = 0.0}).loss_after;
+    EXPECT_LE(refined, (1.0 + 1e-4) * plain) << scheme.to_string();
+    if (scheme.element.bits <= 4 && scheme.element.bits > 1) {
+      EXPECT_LT(refined, plain) << scheme.to_string();
+    }
+  }
+}
+
+TEST(Refine, EndsWhereNoSingleCodeHelps) {
+  // Two columns with the same input: only the sum of their weights counts, so the errors of both cancel.
+  const Tensor w = Tensor::of({0.5f, 0.5f, 7.0f}, {1, 3});
+  const std::vector<double> moment{1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0};
+  const FittedWeight made = fit_weight(w, Scheme::parse("int4:row"), moment, {.refine = true, .damping = 0.0});
+  const Tensor q = dequantize(made.quantized);
+  EXPECT_NEAR(q.as<float>()[0] + q.as<float>()[1], 1.0f, 1e-3f);
+  EXPECT_GT(made.loss_before, 0.01);
+  EXPECT_LT(made.loss_after, 1e-6);
+}
+
 TEST(Gptq, SameBitsForAnyNumberOfThreads) {
-  const Tensor w = test::random_values(DType::kF32, {70, 300}, 4, 0.1f);
+  const Tensor w = test::random_values(DType::kF32, {20, 200}, 4, 0.1f);
   const int threads = omp_get_max_threads();
   for (const char* name : {"int4:block128", "nvfp4", "fp4_e2m1:row"}) {
     std::vector<QuantizedTensor> made;
     for (const int count : {1, 2, 5}) {
       omp_set_num_threads(count);
-      made.push_back(fit_weight(w, Scheme::parse(name), correlated_moment(1500, 300), {.gptq = true, .clip = true}).quantized);
+      made.push_back(
+          fit_weight(w, Scheme::parse(name), correlated_moment(600, 200), {.gptq = true, .clip = true, .refine = true}).quantized);
     }
     omp_set_num_threads(threads);
     EXPECT_TRUE(same(made[0], made[1]) && same(made[0], made[2])) << name;
@@ -131,10 +173,10 @@ class GptqCheckpoint : public testing::Test {
     test::write_decoder(place_ / "in", {});
     for (unsigned seed = 0; seed < 8; ++seed) windows_.push_back(test::random_tokens(48, 96, seed));
   }
-  std::string message(const Recipe& recipe, const Method& method, std::span<const std::vector<std::int32_t>> windows) {
+  std::string message(const Recipe& recipe, const Method& method, const Calibration& calibration) {
     try {
-      quantize_checkpoint(place_ / "in", place_ / "refused", recipe, method, windows,
-                          [&](const FittedModule&, std::size_t, std::size_t) { ADD_FAILURE() << "computed"; });
+      quantize_checkpoint(place_ / "in", place_ / "refused", recipe, method, calibration,
+                          {.fitted = [&](const FittedModule&, std::size_t, std::size_t) { ADD_FAILURE() << "computed"; }});
     } catch (const InvalidArgument& error) {
       EXPECT_FALSE(fs::exists(place_ / "refused"));
       return error.what();
@@ -152,7 +194,7 @@ TEST_F(GptqCheckpoint, WritesWhatWasFittedForAnyNumberOfThreads) {
   for (const int count : {1, 2}) {
     omp_set_num_threads(count);
     const fs::path out = place_ / ("out" + std::to_string(count));
-    const MethodReport report = quantize_checkpoint(place_ / "in", out, recipe, {.gptq = true, .clip = true}, windows_);
+    const MethodReport report = quantize_checkpoint(place_ / "in", out, recipe, {.gptq = true, .clip = true}, {.windows = windows_});
     EXPECT_EQ(report.modules.size(), 14u);
     EXPECT_EQ(report.fallbacks, 0);
     EXPECT_EQ(report.modules.front().module, "model.layers.0.self_attn.q_proj");
@@ -173,11 +215,11 @@ TEST_F(GptqCheckpoint, InputsComeFromQuantizedWeights) {
   };
   const Checkpoint source = open_checkpoint(place_ / "in");
   for (const bool quantized : {false, true})
-    walk_layers(place_ / "in", windows_, [&](std::span<const std::string> modules, std::span<const Tensor> inputs) {
-      (quantized ? replaced : plain)[modules.front()] = first_value(inputs);
+    walk_layers(place_ / "in", windows_, false, [&](const LayerInputs& layer) {
+      (quantized ? replaced : plain)[layer.modules.front()] = first_value(layer.inputs);
       std::map<std::string, QuantizedTensor> result;
       if (quantized)
-        for (const std::string& module : modules)
+        for (const std::string& module : layer.modules)
           result.emplace(module, quantize(source.tensor(module + ".weight"), Scheme::parse("int2:row")));
       return result;
     });
@@ -196,7 +238,7 @@ TEST_F(GptqCheckpoint, InputsComeFromQuantizedWeights) {
 TEST_F(GptqCheckpoint, TensorsWithoutAnInputAreRoundedAndCounted) {
   Recipe recipe = Recipe::of("int4:block32");
   recipe.ignore = {"none"};
-  const MethodReport report = quantize_checkpoint(place_ / "in", place_ / "out", recipe, {.gptq = true}, windows_);
+  const MethodReport report = quantize_checkpoint(place_ / "in", place_ / "out", recipe, {.gptq = true}, {.windows = windows_});
   EXPECT_EQ(report.fallbacks, 1);
   EXPECT_EQ(report.modules.back().module, "lm_head");
   EXPECT_EQ(report.modules.back().fallback, "its input was not seen");
@@ -206,17 +248,69 @@ TEST_F(GptqCheckpoint, TensorsWithoutAnInputAreRoundedAndCounted) {
 
 TEST_F(GptqCheckpoint, WrongUseFailsBeforeAnyComputation) {
   const Recipe recipe = Recipe::of("int4:block32");
-  EXPECT_THAT(message(recipe, {.gptq = true}, {}), testing::HasSubstr("GPTQ needs a text to calibrate with"));
-  EXPECT_THAT(message(recipe, {.gptq = true, .damping = -1.0}, windows_), testing::HasSubstr("damping -1 is not between 0 and 1"));
-  EXPECT_THAT(message(recipe, {.clip = true, .act_order = true}, windows_), testing::HasSubstr("the method is clip"));
+  const Calibration text{.windows = windows_};
+  EXPECT_THAT(message(recipe, {.gptq = true}, {}), testing::HasSubstr("gptq needs a text to calibrate with"));
+  EXPECT_THAT(message(recipe, {.refine = true}, {}), testing::HasSubstr("refine needs a text to calibrate with"));
+  EXPECT_THAT(message(recipe, {.gptq = true, .damping = -1.0}, text), testing::HasSubstr("damping -1 is not between 0 and 1"));
+  EXPECT_THAT(message(recipe, {.clip = true, .act_order = true}, text), testing::HasSubstr("the method is clip"));
   Recipe stochastic = recipe;
   stochastic.options.rounding = Rounding::kStochastic;
-  EXPECT_THAT(message(stochastic, {.gptq = true}, windows_), testing::HasSubstr("rounds to nearest even"));
-  std::vector<std::vector<std::int32_t>> foreign{{1, 2, 4000}};
-  EXPECT_THAT(message(recipe, {.gptq = true}, foreign), testing::HasSubstr("token 4000"));
-  EXPECT_THROW(Method::parse("gptqq"), InvalidArgument);
+  EXPECT_THAT(message(stochastic, {.gptq = true}, text), testing::HasSubstr("rounds to nearest even"));
+  const std::vector<std::vector<std::int32_t>> foreign{{1, 2, 4000}};
+  EXPECT_THAT(message(recipe, {.gptq = true}, {.windows = foreign}), testing::HasSubstr("token 4000"));
+  CalibrationStatistics ranges;
+  ranges.add(std::vector<std::string>{"model.layers.0.mlp.down_proj"}, test::random_values(DType::kF32, {8, 128}, 1, 1.0f), false);
+  EXPECT_THAT(message(recipe, {.gptq = true}, {.statistics = &ranges}),
+              testing::HasSubstr("no second moment of the input of model.layers.0"));
+  EXPECT_THAT(message(recipe, {.correct = true}, {.statistics = &ranges}), testing::HasSubstr("not statistics"));
   EXPECT_THROW(fit_weight(test::random_values(DType::kF32, {8, 32}, 1, 1.0f), recipe.scheme, identity(31), {.gptq = true}),
                InvalidArgument);
+}
+
+TEST(MethodNames, AreStepsJoinedByPlus) {
+  for (const char* text : {"rtn", "gptq", "clip", "gptq+clip", "gptq+clip+refine", "correct+gptq+clip+refine"})
+    EXPECT_EQ(Method::parse(text).to_string(), text);
+  EXPECT_EQ(Method::parse("refine+gptq").to_string(), "gptq+refine");
+  for (const char* text : {"", "gptqq", "gptq+", "+gptq", "gptq+gptq", "rtn+gptq", "GPTQ"})
+    EXPECT_THROW(Method::parse(text), InvalidArgument) << text;
+}
+
+/// Mean squared difference of the logits from the plain model's, over all windows.
+double logit_error(const fs::path& plain, const fs::path& other, std::span<const std::vector<std::int32_t>> windows) {
+  const Model base = open_model(plain), model = open_model(other);
+  double sum = 0.0;
+  for (const auto& window : windows) {
+    KvCache first = base.make_cache(), second = model.make_cache();
+    const Sequence left{window, &first}, right{window, &second};
+    const Tensor x = base.forward({&left, 1}), y = model.forward({&right, 1});
+    for (std::int64_t i = 0; i < x.size(); ++i) sum += std::pow(static_cast<double>(x.as<float>()[i] - y.as<float>()[i]), 2);
+  }
+  return sum;
+}
+
+TEST_F(GptqCheckpoint, CorrectMakesGoodWhatEarlierLayersDid) {
+  std::vector<double> errors;
+  for (const char* method : {"gptq", "correct+gptq"}) {
+    quantize_checkpoint(place_ / "in", place_ / method, Recipe::of("int2:block32:asym"), Method::parse(method), {.windows = windows_});
+    errors.push_back(logit_error(place_ / "in", place_ / method, windows_));
+  }
+  EXPECT_LT(errors[1], 0.9 * errors[0]);
+}
+
+TEST_F(GptqCheckpoint, StatisticsOfThePlainModelServeToo) {
+  CalibrationStatistics statistics;
+  const Model model = open_model(place_ / "in");
+  for (const auto& window : windows_) {
+    KvCache cache = model.make_cache();
+    const Sequence sequence{window, &cache};
+    model.forward({&sequence, 1}, Logits::kLast,
+                  [&](std::span<const std::string> modules, const Tensor& x) { statistics.add(modules, x, true); });
+  }
+  const MethodReport report =
+      quantize_checkpoint(place_ / "in", place_ / "out", Recipe::of("int4:block32"), {.gptq = true}, {.statistics = &statistics});
+  EXPECT_EQ(report.modules.size(), 14u);
+  EXPECT_EQ(report.fallbacks, 0);
+  for (const FittedModule& module : report.modules) EXPECT_LT(module.loss_after, module.loss_before) << module.module;
 }
 
 }  // namespace

@@ -25,28 +25,16 @@ struct CalibrateOptions {
   bool second_moments = false;
 };
 
-/// One batch of a text at a time: memory does not grow with its length.
 CalibrationStatistics observe(Context& context, const Model& model, const TokenWindows& windows, bool second_moments) {
-  constexpr std::size_t kBatchTokens = 1024;
   CalibrationStatistics statistics;
   const auto mode = context.err_is_terminal ? context.progress_mode() : report::ProgressMode::kNone;
   report::Progress progress(stderr, mode, context.err, "calibrate", static_cast<std::int64_t>(windows.size()));
-  std::vector<KvCache> caches;
-  for (std::size_t first = 0, last = 0; first < windows.size(); first = last) {
-    throw_if_interrupted();
-    std::vector<Sequence> sequences;
-    for (std::size_t tokens = 0; last < windows.size() && (last == first || tokens + windows[last].size() <= kBatchTokens);
-         tokens += windows[last++].size()) {
-      if (caches.size() <= last - first) caches.push_back(model.make_cache());
-    }
-    for (std::size_t i = first; i < last; ++i) {
-      caches[i - first].truncate(0);
-      sequences.push_back({windows[i], &caches[i - first]});
-    }
-    model.forward(sequences, Logits::kLast,
-                  [&](std::span<const std::string> modules, const Tensor& x) { statistics.add(modules, x, second_moments); });
-    progress.update("", "", last, windows.size());
-  }
+  observe_inputs(
+      model, windows, [&](std::span<const std::string> modules, const Tensor& x) { statistics.add(modules, x, second_moments); },
+      [&](std::size_t done) {
+        throw_if_interrupted();
+        progress.update("", "", done, windows.size());
+      });
   return statistics;
 }
 

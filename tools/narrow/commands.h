@@ -10,6 +10,7 @@ namespace narrow::command {
 void add_formats(CLI::App& app, Context& context);
 void add_inspect(CLI::App& app, Context& context);
 void add_plan(CLI::App& app, Context& context);
+void add_search(CLI::App& app, Context& context);
 void add_quantize(CLI::App& app, Context& context);
 void add_dequantize(CLI::App& app, Context& context);
 void add_calibrate(CLI::App& app, Context& context);

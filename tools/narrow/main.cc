@@ -56,6 +56,7 @@ void build_parser(CLI::App& app, Context& context) {
   add_formats(app, context);
   add_inspect(app, context);
   add_plan(app, context);
+  add_search(app, context);
   add_quantize(app, context);
   add_dequantize(app, context);
   add_calibrate(app, context);

@@ -27,23 +27,31 @@ using report::Paint;
 constexpr std::size_t kWorstShown = 5;
 
 struct QuantizeCommandOptions {
-  std::string input, output, form, method = "rtn";
+  std::string input, output, form, journal, method = "rtn";
   RecipeOptions recipe;
   TokenOptions tokens;
   bool act_order = false;
-  double damping = 0.01;
+  double damping = 0.01, strength = 0.5;
 };
 
-/// The method, and the windows that it is calibrated with; none where it needs none and none are given.
+/// The method; says in the command's words what it lacks.
 Method make_method(const CLI::App& command, const QuantizeCommandOptions& options) {
   Method method = Method::parse(options.method);
   method.act_order = options.act_order;
   method.damping = options.damping;
+  if (command.count("--strength") > 0) method.strength = options.strength;
   const bool has_text = !options.tokens.tokens.empty() || !options.tokens.text.empty();
-  if (method.gptq && !has_text) throw InvalidArgument(fmt::format("--method {} needs a text to calibrate with: --tokens FILE or --text FILE", options.method));
-  if (method.is_rounding() && has_text) throw InvalidArgument("--tokens and --text are what a method is calibrated with; add --method gptq or another");
-  if (!method.gptq && (method.act_order || command.count("--damping") > 0))
-    throw InvalidArgument(fmt::format("--act-order and --damping are of GPTQ; --method is {}", options.method));
+  const bool has_statistics = !options.recipe.activations.statistics.empty();
+  if (method.needs_calibration() && !has_text && !has_statistics)
+    throw InvalidArgument(
+        fmt::format("--method {} needs a text to calibrate with: --tokens FILE, --text FILE or --stats FILE", options.method));
+  if (method.is_rounding() && has_text)
+    throw InvalidArgument("--tokens and --text are what a method is calibrated with; add --method gptq or another");
+  if (!method.chooses_codes() && !options.journal.empty())
+    throw InvalidArgument(fmt::format("--journal keeps codes that a method chose; --method {} chooses none", options.method));
+  if (!method.gptq && method.act_order) throw InvalidArgument(fmt::format("--act-order is of GPTQ; --method is {}", options.method));
+  if (!method.needs_hessian() && command.count("--damping") > 0)
+    throw InvalidArgument(fmt::format("--damping is of gptq, refine and correct; --method is {}", options.method));
   return method;
 }
 
@@ -165,7 +173,11 @@ void run_quantize(Context& context, const CLI::App& command, const QuantizeComma
       fates[tensor.name] = tensor.fate == Fate::kQuantize ? tensor.scheme.to_string() : "as it is";
   }
   TokenWindows windows;
+  std::optional<CalibrationStatistics> statistics;
   if (!options.tokens.tokens.empty() || !options.tokens.text.empty()) windows = load_tokens(options.tokens, options.input).windows;
+  if (windows.empty() && !method.is_rounding() && !options.recipe.activations.statistics.empty())
+    statistics = CalibrationStatistics::load(options.recipe.activations.statistics);
+  const Calibration calibration{windows, statistics ? &*statistics : nullptr, RangeMethod::parse(options.recipe.activations.range)};
   catch_interrupts();
   MethodReport report;
   {
@@ -175,14 +187,14 @@ void run_quantize(Context& context, const CLI::App& command, const QuantizeComma
       throw_if_interrupted();
       fitting.update(module.module, fmt::format("loss {} -> {}", report::value_text(module.loss_before), report::value_text(module.loss_after)), done, modules);
     };
-    report = quantize_checkpoint(options.input, output, recipe, method, windows, fitted, [&](const TensorProgress& tensor) {
+    report = quantize_checkpoint(options.input, output, recipe, method, calibration, {options.journal, fitted, [&](const TensorProgress& tensor) {
       throw_if_interrupted();
       if (!progress) progress.emplace(stderr, context.progress_mode(), context.err, "quantize", static_cast<std::int64_t>(2 * fates.size()));
       const bool verified = tensor.stage == Stage::kVerified;
       std::string detail = verified ? "verified" : fates[tensor.name];
       if (verified && tensor.quantized) detail += fmt::format("  {}", report::decibel_text(tensor.error.sqnr_db));
       progress->update(tensor.name, detail, tensor.bytes_done, tensor.bytes_total);
-    });
+    }});
   }
   context.answer(result_object(options, recipe, report));
   print_modules(context, options, report);
@@ -204,9 +216,13 @@ void add_quantize(CLI::App& app, Context& context) {
   command->add_option("OUT", options->output, "The directory to write; it must not exist, or be empty")->type_name("")->required();
   add_recipe_options(*command, context, options->recipe);
   command->add_option("--export", options->form, "Write the form that another runtime loads: ct, gptq, awq, fp8-block")->type_name("FORM");
-  command->add_option("--method", options->method, "How weights become codes: rtn (default), gptq, clip or gptq+clip")->option_text("METHOD");
+  command->add_option("--method", options->method, "How weights become codes: rtn (default), or steps joined by +:\nrotate, smoothquant, awq, correct, gptq, clip, refine")->option_text("METHOD");
   command->add_flag("--act-order", options->act_order, "GPTQ: columns with the largest inputs first");
-  command->add_option("--damping", options->damping, "GPTQ: share of the Hessian's mean diagonal added to it (default 0.01)")->option_text("SHARE");
+  command->add_option("--damping", options->damping, "Share of the Hessian's mean diagonal added to it (default 0.01)")->option_text("SHARE");
+  command->add_option("--journal", options->journal, "Keep here what the method has done; a killed run started again goes on from it")
+      ->option_text("DIR");
+  command->add_option("--strength", options->strength, "SmoothQuant: how much of the outliers moves, 0 .. 1 (default: searched)")
+      ->option_text("SHARE");
   add_token_options(*command, options->tokens, "calib");
   command->callback(
       [&context, command, options] { context.run = [&context, command, options] { run_quantize(context, *command, *options); }; });
