@@ -77,6 +77,10 @@ struct GgufReport {
 GgufReport export_gguf(const std::filesystem::path& input, const std::filesystem::path& output, std::string_view type,
                        const ProgressCallback& progress = {});
 
+/// The same of a plain checkpoint that is quantized by a recipe on the way.
+GgufReport export_gguf(const std::filesystem::path& input, const std::filesystem::path& output, const Recipe& recipe, std::string_view type,
+                       const ProgressCallback& progress = {});
+
 /// A GGUF file of a Llama model as a Hugging Face directory of narrow's own form: config.json from its metadata, tokenizer.json where it is a
 /// byte-level BPE with GPT-2's pattern. Weights in q8_0, q4_0 and mxfp4 keep their codes, other blocks become int8:block32;
 /// plain tensors are copied, and without any quantized weight the directory is a plain checkpoint.

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "io/atomic_file.h"
 #include "io/file_reader.h"
 #include "io/gguf_codes.h"
 #include "io/gguf_file.h"
@@ -199,6 +200,15 @@ GgufReport export_gguf(const fs::path& input, const fs::path& output, std::strin
   Export run(checkpoint, type.empty() ? nullptr : &io::parse_ggml_type(type));
   check_output_place(input, output, run.header().file_bytes);
   return run.write(output, progress);
+}
+
+GgufReport export_gguf(const fs::path& input, const fs::path& output, const Recipe& recipe, std::string_view type,
+                       const ProgressCallback& progress) {
+  if (!type.empty()) io::parse_ggml_type(type);
+  check_output_place(input, output, 0);
+  const io::AtomicDirectory between(output.string() + ".to-gguf");  // gone again in the end
+  quantize_checkpoint(input, between.place() / "own", recipe);
+  return export_gguf(between.place() / "own", output, type, progress);
 }
 
 }  // namespace narrow

@@ -131,6 +131,18 @@ TEST(GgufModel, OtherBlocksBecomeEightBits) {
   }
 }
 
+TEST(GgufModel, IsWrittenByARecipe) {
+  const test::TemporaryDirectory place;
+  write_llama(place / "model");
+  const GgufReport report = export_gguf(place / "model", place / "model.gguf", {.scheme = Scheme::parse("int4:block32:scale=fp16")}, "");
+  int exact = 0;
+  for (const GgufTensorReport& tensor : report.tensors) exact += tensor.is_exact && tensor.type == "q4_0" ? 1 : 0;
+  EXPECT_EQ(exact, 14);
+  EXPECT_TRUE(verify_gguf(place / "model.gguf").problems.empty());
+  EXPECT_EQ(std::distance(fs::directory_iterator(place.path()), {}), 2) << "something was left beside the output";
+  EXPECT_THROW(export_gguf(place / "model", place / "other.gguf", {.scheme = Scheme::parse("int8:row")}, "q9_9"), InvalidArgument);
+}
+
 TEST(GgufModel, ConvertsToOtherEcosystems) {
   const test::TemporaryDirectory place;
   write_llama(place / "model");

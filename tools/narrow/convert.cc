@@ -18,11 +18,7 @@ struct ConvertOptions {
   std::string input, output, target;
 };
 
-/// gguf or gguf:TYPE.
-constexpr std::string_view kGguf = "gguf";
-
-void run_gguf(Context& context, const ConvertOptions& options) {
-  const std::string type = options.target.size() > kGguf.size() ? options.target.substr(kGguf.size() + 1) : std::string();
+void run_gguf(Context& context, const ConvertOptions& options, const std::string& type) {
   catch_interrupts();
   GgufReport report;
   {
@@ -32,28 +28,11 @@ void run_gguf(Context& context, const ConvertOptions& options) {
       progress.update(tensor.name, tensor.stage == Stage::kVerified ? "verified" : "written", tensor.bytes_done, tensor.bytes_total);
     });
   }
-  report::Json tensors = report::Json::array();
-  report::Table table({{"tensors", report::Align::kLeft, true}, {"type"}, {"codes", report::Align::kRight}});
-  for (const GgufTensorReport& tensor : report.tensors) {
-    report::Json object{{"name", tensor.name}, {"type", tensor.type}, {"exact", tensor.is_exact}};
-    object.update(report::error_object(tensor.error));
-    tensors.push_back(std::move(object));
-    table.add({tensor.name, tensor.type, tensor.is_exact ? std::string("code-exact") : report::decibel_text(tensor.error.sqnr_db)});
-  }
-  context.answer({{"input", options.input},
-                  {"output", options.output},
-                  {"form", options.target},
-                  {"bytes", report.bytes},
-                  {"seconds", report.seconds},
-                  {"tensors", tensors}});
-  context.print(table.render(context.out) + "\n");
-  context.print(fmt::format("{}  {} tensors, {}, written and read back in {}\n",
-                            report::painted(context.out, report::Paint::kGood, options.output), report.tensors.size(),
-                            report::bytes_text(report.bytes), report::duration_text(report.seconds)));
+  print_gguf_report(context, options.input, options.output, options.target, report);
 }
 
 void run_convert(Context& context, const ConvertOptions& options) {
-  if (options.target == kGguf || options.target.starts_with("gguf:")) return run_gguf(context, options);
+  if (const std::optional<std::string> type = gguf_type(options.target)) return run_gguf(context, options, *type);
   const Ecosystem target = parse_ecosystem(options.target);
   catch_interrupts();
   InteropReport report;

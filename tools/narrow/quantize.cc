@@ -141,8 +141,16 @@ void print_summary(Context& context, const QuantizeCommandOptions& options, cons
 }
 
 void run_export(Context& context, const QuantizeCommandOptions& options, const Recipe& recipe) {
-  const Ecosystem target = parse_ecosystem(options.form);
   catch_interrupts();
+  if (const std::optional<std::string> type = gguf_type(options.form)) {
+    report::Progress progress(stderr, context.progress_mode(), context.err, "export", 0);
+    const GgufReport report = export_gguf(options.input, options.output, recipe, *type, [&](const TensorProgress& tensor) {
+      throw_if_interrupted();
+      progress.update(tensor.name, tensor.stage == Stage::kVerified ? "verified" : "written", tensor.bytes_done, tensor.bytes_total);
+    });
+    return print_gguf_report(context, options.input, options.output, options.form, report);
+  }
+  const Ecosystem target = parse_ecosystem(options.form);
   InteropReport report;
   {
     report::Progress progress(stderr, context.progress_mode(), context.err, "export", 0);
@@ -215,7 +223,7 @@ void add_quantize(CLI::App& app, Context& context) {
   command->add_option("IN", options->input, "A safetensors file or a directory")->type_name("")->required();
   command->add_option("OUT", options->output, "The directory to write; it must not exist, or be empty")->type_name("")->required();
   add_recipe_options(*command, context, options->recipe);
-  command->add_option("--export", options->form, "Write the form that another runtime loads: ct, gptq, awq, fp8-block")->type_name("FORM");
+  command->add_option("--export", options->form, "Write the form that another runtime loads: ct, gptq, awq, fp8-block, gguf[:TYPE]")->type_name("FORM");
   command->add_option("--method", options->method, "How weights become codes: rtn (default), or steps joined by +:\nrotate, smoothquant, awq, correct, gptq, clip, refine")->option_text("METHOD");
   command->add_flag("--act-order", options->act_order, "GPTQ: columns with the largest inputs first");
   command->add_option("--damping", options->damping, "Share of the Hessian's mean diagonal added to it (default 0.01)")->option_text("SHARE");

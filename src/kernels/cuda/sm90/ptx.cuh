@@ -196,14 +196,6 @@ __device__ inline std::uint64_t stripe_operand(std::uint32_t word) {
 __device__ inline void wait_for_earlier_kernels() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ inline void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
-/// Four 8x8 matrices of 16-bit values from shared memory; lane l gives the address of row l % 8 of matrix l / 8.
-__device__ inline void load_matrices(std::uint32_t address, std::uint32_t (&m)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(address)
-               : "memory");
-}
-
 __device__ inline void store_shared(std::uint32_t address, float a, float b) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
 }
@@ -223,7 +215,7 @@ __device__ inline void store_matrices_transposed(std::uint32_t address, std::uin
                : "memory");
 }
 
-/// The inverse of store_matrices: four 8x8 matrices of 16-bit values from shared memory.
+/// The inverse: four 8x8 matrices of 16-bit values from shared memory; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void load_matrices(std::uint32_t address, std::uint32_t (&values)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3])

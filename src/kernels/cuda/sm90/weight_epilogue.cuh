@@ -115,7 +115,7 @@ __device__ void store_sums(const WeightParams& p, const CUtensorMap& y, float (&
         fence_shared_for_copies();
         named_sync(barrier, 128);
         if (thread == 0) {
-          store_box(y, column, token + piece * 32, mine + piece % 2 * 4096);
+          copy_box_out(y, column, token + piece * 32, mine + piece % 2 * 4096);
           commit_stores();
         }
       }
