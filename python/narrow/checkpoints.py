@@ -116,7 +116,8 @@ def quantize_checkpoint(
     """Quantizes a checkpoint to a new directory: streaming, atomic, verified. Gives the error of every tensor.
 
     scheme: a scheme or a preset. rules: pattern -> scheme, the first that matches replaces it; patterns as in the command. method: rtn,
-    gptq, clip or gptq+clip; GPTQ reads `windows` of token ids. progress(name, bytes done, bytes total).
+    or steps joined by +: rotate, smoothquant, awq, correct, gptq, clip, refine; they read `windows` of token ids. progress(name, bytes done,
+    bytes total).
     """
     return _core.quantize_checkpoint(
         input,

@@ -84,7 +84,7 @@ nb::dict quantize_files(const Path& input, const Path& output, std::string_view 
     const Recipe recipe = make_recipe(scheme, targets, ignore, rules);
     const Method how = Method::parse(method);
     report = how.is_rounding() ? quantize_checkpoint(input, output, recipe, report_to(progress))
-                               : quantize_checkpoint(input, output, recipe, how, windows, {}, report_to(progress)).files;
+                               : quantize_checkpoint(input, output, recipe, how, {.windows = windows}, {.progress = report_to(progress)}).files;
   }
   return as_dict(report);
 }
