@@ -95,18 +95,20 @@ class Reader {
   std::filesystem::path path_;
 };
 
-/// yaml-cpp keeps every token of what is open: brackets are counted before it sees them. Quoted ones count too, up to the same limit.
+/// yaml-cpp keeps every token of what is open, and takes 100 ns for a character: brackets and the lengths of lines are counted before it sees
+/// them. Quoted brackets count too, up to the same limit.
 void check_text(const std::string& text, const Reader& reader) {
-  constexpr int kDeepest = 64;
+  constexpr int kDeepest = 64, kLongestLine = 16384;
   if (text.find('\0') != std::string::npos || !io::is_utf8(text)) reader.fail(YAML::Mark(), "it is not a text in UTF-8");
-  int depth = 0;
+  int depth = 0, length = 0;
   YAML::Mark mark;
   mark.line = 0;
   for (const char c : text) {
     depth += (c == '[' || c == '{') - (c == ']' || c == '}');
     mark.line += c == '\n';
     if (depth > kDeepest) reader.fail(mark, fmt::format("it nests deeper than {} levels", kDeepest));
-    if (c == '\n') depth = std::max(depth, 0);
+    if (c == '\n') depth = std::max(depth, 0), length = 0;
+    if (++length > kLongestLine) reader.fail(mark, fmt::format("the line is longer than {} bytes", kLongestLine));
   }
 }
 
