@@ -155,7 +155,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Medians of several graphs, each in the clocks that it makes for itself: in turns of 16 ms, of which the first half only warms up. (In
+/// Medians of several graphs, each in the clocks that it makes for itself: in turns of 6 ms, of which the first 2 only warm up. (In
 /// turns of one replay each would run in the clocks that the power of the others leaves it.)
 std::vector<double> in_turns(const std::vector<Timed*>& timed) {
   constexpr int kTurns = 5;
