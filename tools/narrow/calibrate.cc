@@ -9,6 +9,7 @@
 #include "model_options.h"
 #include "narrow/calibrate.h"
 #include "narrow/error.h"
+#include "plain_memory.h"
 #include "report/numbers.h"
 #include "report/table.h"
 
@@ -47,6 +48,7 @@ double median_channel(const InputStatistics& input) {
 
 void run_calibrate(Context& context, const CalibrateOptions& options) {
   catch_interrupts();
+  return_freed_memory();
   CalibrationStatistics statistics;
   if (!options.tokens.tokens.empty() || !options.tokens.text.empty()) {
     const LoadedTokens loaded = load_tokens(options.tokens, options.model);
