@@ -2,17 +2,11 @@
 
 #include "narrow/cuda.h"
 
-#include "narrow/cuda_matmul.h"
-#include "narrow/cuda_training.h"
+#include "cuda_layer.h"
 #include "narrow/error.h"
-#include "operations.h"
 
 namespace narrow::python {
-namespace {
 
-cuda::Stream stream_of(std::uintptr_t stream) { return reinterpret_cast<cuda::Stream>(stream); }
-
-/// A quantized tensor over device arrays; the outer scale, of schemes that have one, is a device array too.
 cuda::DeviceQuantized over_device(const Scheme& scheme, Shape shape, const Array& codes, const std::optional<Array>& scales,
                                   const std::optional<Array>& zero_points, const std::optional<Array>& outer_scale) {
   const auto buffer = [](const std::optional<Array>& array) { return array ? array->buffer() : Buffer(); };
@@ -27,6 +21,8 @@ cuda::DeviceQuantized over_device(const Scheme& scheme, Shape shape, const Array
                           to_string(q.shape));
   return q;
 }
+
+namespace {
 
 cuda::QuantizeOptions make_options(std::string_view rounding, std::uint64_t seed, const std::optional<Array>& scales,
                                    const std::optional<Array>& zero_points, const std::optional<Array>& outer_scale) {
@@ -72,28 +68,12 @@ void bind_quantizers(nb::module_& module) {
       nb::arg("given_scales") = nb::none(), nb::arg("given_zero_points") = nb::none(), Unlocked());
 }
 
-/// One operand of an fp8 product as products read it.
-cuda::Fp8Matrix fp8_operand(const Scheme& scheme, const Array& codes, const Array& scales, cuda::Stream stream) {
-  const Tensor& c = codes.tensor;
-  return cuda::prepare_fp8(over_device(scheme, c.shape(), codes, scales, {}, {}), stream);
-}
-
 }  // namespace
 
 void bind_cuda(nb::module_& module) {
   module.def("cuda_device_count", [] { return cuda::device_count(); });
   bind_quantizers(module);
-  module.def(
-      "cuda_fp8_matmul",
-      [](const Scheme& x_scheme, const Array& x, const Array& x_scales, const Scheme& w_scheme, const Array& w, const Array& w_scales,
-         const Array& y, const std::optional<Array>& bias, std::uintptr_t stream) {
-        cuda::Fp8MatmulOptions options;
-        options.bias = tensor_of(bias);
-        cuda::matmul(fp8_operand(x_scheme, x, x_scales, stream_of(stream)), fp8_operand(w_scheme, w, w_scales, stream_of(stream)), y.tensor,
-                     stream_of(stream), options);
-      },
-      nb::arg("x_scheme"), nb::arg("x"), nb::arg("x_scales"), nb::arg("w_scheme"), nb::arg("w"), nb::arg("w_scales"), nb::arg("y"),
-      nb::arg("bias").none(), nb::arg("stream"), Unlocked());
+  bind_cuda_layer(module);
 }
 
 }  // namespace narrow::python

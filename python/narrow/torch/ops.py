@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from typing import Any, Callable, NamedTuple
 
 import torch
 from torch import Tensor
@@ -305,11 +306,12 @@ class LayerCache:
     """Prepared weights by the tensor that holds their codes: made at the first product, made anew where a part has changed, dropped with
     it."""
 
-    def __init__(self) -> None:
-        self._layers: dict[int, tuple[weakref.ref, list, _core.Layer]] = {}
+    def __init__(self, make: Callable) -> None:
+        self._make = make
+        self._layers: dict[int, tuple[weakref.ref, list, Any]] = {}
 
-    def layer(self, codes, parts, scheme, inputs, k) -> _core.Layer:
-        """parts: scales, zero points, outer scale, input scale and input zero point; those that are not None are watched."""
+    def layer(self, codes, parts, scheme, inputs, k) -> Any:
+        """What make(codes, parts, scheme, inputs, k) gave. parts: tensors or None; those that are not None are watched."""
         stamp = [scheme, inputs, _version(codes)]
         for part in parts:
             if part is not None:
@@ -325,27 +327,27 @@ class LayerCache:
     def _drop(self, key: int, _: weakref.ref) -> None:
         self._layers.pop(key, None)
 
-    @staticmethod
-    def _make(codes, parts, scheme, inputs, k) -> _core.Layer:
-        scales, zero_points, outer_scale, input_scale, input_zero_point = parts
-        rounding, is_static = split_inputs(inputs)
-        if is_static and input_scale is None:
-            raise InvalidArgument(f"the input is {inputs}, but no calibration gives its scale; calibrate the model and pass its statistics")
-        quantized = _assemble(codes, scales, zero_points, outer_scale, scheme, (codes.shape[0], k))
-        return _core.Layer(
-            quantized,
-            scheme_of(rounding) if inputs else None,
-            float(input_scale) if is_static else None,
-            int(input_zero_point) if is_static and input_zero_point is not None else 0,
-        )
+
+def _make_cpu_layer(codes, parts, scheme, inputs, k) -> _core.Layer:
+    scales, zero_points, outer_scale, input_scale, input_zero_point = parts
+    rounding, is_static = split_inputs(inputs)
+    if is_static and input_scale is None:
+        raise InvalidArgument(f"the input is {inputs}, but no calibration gives its scale; calibrate the model and pass its statistics")
+    quantized = _assemble(codes, scales, zero_points, outer_scale, scheme, (codes.shape[0], k))
+    return _core.Layer(
+        quantized,
+        scheme_of(rounding) if inputs else None,
+        float(input_scale) if is_static else None,
+        int(input_zero_point) if is_static and input_zero_point is not None else 0,
+    )
 
 
-_layers = LayerCache()
+_cpu_layers = LayerCache(_make_cpu_layer)
 
 
 @torch.library.impl(library, "linear", "CPU")
 def _linear_cpu(x, codes, scales, zero_points, outer_scale, bias, scheme, inputs, input_scale, input_zero_point):
-    layer = _layers.layer(codes, (scales, zero_points, outer_scale, input_scale, input_zero_point), scheme, inputs, x.shape[-1])
+    layer = _cpu_layers.layer(codes, (scales, zero_points, outer_scale, input_scale, input_zero_point), scheme, inputs, x.shape[-1])
     if x.numel() == 0:
         return x.new_empty((*x.shape[:-1], codes.shape[0]))
     if bias is not None and bias.dtype != torch.float32:
@@ -353,47 +355,66 @@ def _linear_cpu(x, codes, scales, zero_points, outer_scale, bias, scheme, inputs
     return from_capsule(layer.run(borrow_torch(x), _maybe(bias), torch_dtype_name(x.dtype)).capsule())
 
 
-#: fp8 products that the CUDA kernels take: the scales of inputs and of weights.
-_FP8_PAIRS = {("tensor", "tensor"), ("tensor", "row"), ("row", "tensor"), ("row", "row"), ("block128", "128x128"), ("block128", "block128")}
+class CudaLayer(NamedTuple):
+    """Where CUDA kernels of narrow multiply a layer ("weights" by plain inputs, "codes" by codes): what they take."""
+
+    product: str
+    prepared: _core.CudaLayer | None
+    bias: Tensor | None
+    bias_array: _core.Array | None
 
 
-@functools.lru_cache(maxsize=None)
-def _is_fp8_product(scheme: str, inputs: str) -> bool:
-    weight, _, weight_scaling = scheme.partition(":")
-    rounding, _, scaling = split_inputs(inputs)[0].partition(":")
-    formats = (rounding, weight)
-    return (
-        formats in {("fp8_e4m3", "fp8_e4m3"), ("fp8_e4m3", "fp8_e5m2"), ("fp8_e5m2", "fp8_e4m3")}
-        and (scaling or "row", weight_scaling or "row") in _FP8_PAIRS
-    )
+def _make_cuda_layer(codes, parts, scheme, inputs, k) -> CudaLayer:
+    """Codes of weights that meet plain inputs are copied once into the order of the kernels; those that meet codes are shared, through
+    another tensor than the one whose end drops the layer."""
+    scales, zero_points, outer_scale, bias = parts
+    n, form = codes.shape[0], scheme_of(scheme)
+    rounding, is_static = split_inputs(inputs)
+    rounding_form = scheme_of(rounding) if inputs else None
+    product = _core.cuda_layer_product(form, n, k, rounding_form)
+    if inputs and not product:  # inputs are rounded, and their values multiplied
+        product, rounding_form = _core.cuda_layer_product(form, n, k, None), None
+    if not product:
+        return CudaLayer("", None, bias, None)
+    arrays = borrow_bytes(codes.detach()), _part(scales), _part(zero_points), _part(outer_scale)
+    prepared = _core.CudaLayer(form, (n, k), *arrays, rounding_form, is_static, _stream(codes))
+    bias = None if bias is None else bias.detach().float().contiguous()
+    return CudaLayer(product, prepared, bias, _maybe(bias))
+
+
+_cuda_layers = LayerCache(_make_cuda_layer)
+
+
+def _rounded_cuda(rows: Tensor, inputs: str, input_scale: Tensor | None, input_zero_point: Tensor | None) -> Tensor:
+    """The values of rounded inputs, in their own type."""
+    rounding, is_static = split_inputs(inputs)
+    given = input_scale.reshape(1) if is_static and not scheme_of(rounding).has_outer_scale else None
+    zero = input_zero_point.reshape(1) if given is not None and scheme_of(rounding).asymmetric else None
+    codes, scales, zero_points, outer = _quantize_cuda(rows, rounding, given, zero)
+    return _dequantize_cuda(codes, _present(scales), _present(zero_points), _present(outer), rounding, rows.shape, rows.dtype)
 
 
 @torch.library.impl(library, "linear", "CUDA")
 def _linear_cuda(x, codes, scales, zero_points, outer_scale, bias, scheme, inputs, input_scale, input_zero_point):
-    rows = x.reshape(-1, x.shape[-1])
+    n, k = codes.shape[0], x.shape[-1]
+    y = x.new_empty((*x.shape[:-1], n))
+    if y.numel() == 0:
+        return y
+    layer = _cuda_layers.layer(codes, (scales, zero_points, outer_scale, bias), scheme, inputs, k)
+    rows = _plain_rows(x.reshape(-1, k))
+    if layer.product == "codes":
+        scratch = x.new_empty(layer.prepared.scratch(rows.shape[0]), dtype=torch.uint8)
+        static = _maybe(input_scale), _maybe(input_zero_point)
+        layer.prepared.run(borrow_torch(rows), borrow_torch(scratch), *static, layer.bias_array, borrow_torch(y.view(-1, n)), _stream(x))
+        return y
     if inputs:
-        rounding, is_static = split_inputs(inputs)
-        given = input_scale.reshape(1) if is_static and not scheme_of(rounding).has_outer_scale else None
-        zero = input_zero_point.reshape(1) if given is not None and scheme_of(rounding).asymmetric else None
-        x_codes, x_scales, x_zero_points, x_outer = _quantize_cuda(rows, rounding, given, zero)
-        if _is_fp8_product(scheme, inputs):
-            y = x.new_empty((rows.shape[0], codes.shape[0]))
-            _core.cuda_fp8_matmul(
-                scheme_of(rounding),
-                borrow_torch(x_codes),
-                borrow_torch(x_scales),
-                scheme_of(scheme),
-                borrow_torch(codes),
-                borrow_torch(scales),
-                borrow_torch(y),
-                _maybe(None if bias is None else bias.float()),
-                _stream(x),
-            )
-            return y.reshape(*x.shape[:-1], codes.shape[0])
-        rows = _dequantize_cuda(x_codes, _present(x_scales), _present(x_zero_points), _present(x_outer), rounding, rows.shape, x.dtype)
-    weight = _dequantize_cuda(codes, scales, zero_points, outer_scale, scheme, (codes.shape[0], x.shape[-1]), x.dtype)
+        rows = _rounded_cuda(rows, inputs, input_scale, input_zero_point)
+    if layer.product and x.dtype != torch.float32:
+        layer.prepared.run(borrow_torch(rows), None, None, None, layer.bias_array, borrow_torch(y.view(-1, n)), _stream(x))
+        return y
+    weight = _dequantize_cuda(codes, scales, zero_points, outer_scale, scheme, (n, k), x.dtype)
     y = torch.nn.functional.linear(rows, weight, None if bias is None else bias.to(x.dtype))
-    return y.reshape(*x.shape[:-1], codes.shape[0])
+    return y.reshape(*x.shape[:-1], n)
 
 
 @torch.library.register_fake("narrow::linear", lib=library)
