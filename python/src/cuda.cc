@@ -7,19 +7,26 @@
 
 namespace narrow::python {
 
+namespace {
+
+cuda::DeviceQuantized checked(cuda::DeviceQuantized q) {
+  const MatrixShape matrix = as_matrices(q.shape);
+  const std::size_t cells = static_cast<std::size_t>(scale_grid(q.scheme, q.shape).count());
+  const bool fits = q.codes.size() == static_cast<std::size_t>(matrix.total_rows()) * packed_row_bytes(q.scheme, matrix.cols) &&
+                    q.scales.size() == cells * (q.scheme.scale.bits / 8u) && q.zero_points.size() == (q.scheme.asymmetric ? cells : 0) &&
+                    q.outer_scale.size() == (q.scheme.has_outer_scale ? sizeof(float) : 0);
+  if (!fits)
+    throw InvalidArgument("codes, scales, zero points or outer scale do not have the sizes of " + q.scheme.to_string() + " over " +
+                          to_string(q.shape));
+  return q;
+}
+
+}  // namespace
+
 cuda::DeviceQuantized over_device(const Scheme& scheme, Shape shape, const Array& codes, const std::optional<Array>& scales,
                                   const std::optional<Array>& zero_points, const std::optional<Array>& outer_scale) {
   const auto buffer = [](const std::optional<Array>& array) { return array ? array->buffer() : Buffer(); };
-  const std::size_t rows = static_cast<std::size_t>(as_matrices(shape).total_rows()),
-                    cells = static_cast<std::size_t>(scale_grid(scheme, shape).count());
-  const cuda::DeviceQuantized q{scheme, std::move(shape), codes.buffer(), buffer(scales), buffer(zero_points), buffer(outer_scale)};
-  const bool fits = q.codes.size() == rows * packed_row_bytes(scheme, as_matrices(q.shape).cols) &&
-                    q.scales.size() == cells * (scheme.scale.bits / 8u) && q.zero_points.size() == (scheme.asymmetric ? cells : 0) &&
-                    q.outer_scale.size() == (scheme.has_outer_scale ? sizeof(float) : 0);
-  if (!fits)
-    throw InvalidArgument("codes, scales, zero points or outer scale do not have the sizes of " + scheme.to_string() + " over " +
-                          to_string(q.shape));
-  return q;
+  return checked({scheme, std::move(shape), codes.buffer(), buffer(scales), buffer(zero_points), buffer(outer_scale)});
 }
 
 namespace {
@@ -68,11 +75,43 @@ void bind_quantizers(nb::module_& module) {
       nb::arg("given_scales") = nb::none(), nb::arg("given_zero_points") = nb::none(), Unlocked());
 }
 
+/// Address and bytes of contiguous memory that the caller keeps alive: for operators of torch, whose calls an object for each part would
+/// make slower by a microsecond each.
+using Memory = std::pair<std::uintptr_t, std::size_t>;
+
+void bind_quick_calls(nb::module_& module) {
+  module.def(
+      "cuda_dequantize_at",
+      [](const Scheme& scheme, Shape shape, Memory codes, Memory scales, Memory zero_points, Memory outer_scale, std::uintptr_t y,
+         std::string_view dtype, int device, std::uintptr_t stream) {
+        const auto over = [&](Memory part) {
+          return part.second == 0 ? Buffer() : Buffer::borrow(reinterpret_cast<void*>(part.first), part.second, Device::cuda(device));
+        };
+        const Tensor values = Tensor::borrow(reinterpret_cast<void*>(y), parse_dtype(dtype), shape, {}, Device::cuda(device));
+        cuda::dequantize(checked({scheme, std::move(shape), over(codes), over(scales), over(zero_points), over(outer_scale)}), values,
+                         stream_of(stream));
+      },
+      nb::arg("scheme"), nb::arg("shape"), nb::arg("codes"), nb::arg("scales"), nb::arg("zero_points"), nb::arg("outer_scale"),
+      nb::arg("y"), nb::arg("dtype"), nb::arg("device"), nb::arg("stream"), Unlocked());
+  module.def(
+      "cuda_fake_quantize_at",
+      [](std::uintptr_t x, std::uintptr_t y, std::string_view dtype, Shape shape, Shape strides, int device, const Scheme& scheme,
+         std::uintptr_t stream, std::string_view rounding, std::uint64_t seed) {
+        const DType type = parse_dtype(dtype);
+        const Tensor result = Tensor::borrow(reinterpret_cast<void*>(y), type, shape, {}, Device::cuda(device));
+        cuda::fake_quantize(Tensor::borrow(reinterpret_cast<void*>(x), type, std::move(shape), std::move(strides), Device::cuda(device)),
+                            result, scheme, stream_of(stream), make_options(rounding, seed, {}, {}, {}));
+      },
+      nb::arg("x"), nb::arg("y"), nb::arg("dtype"), nb::arg("shape"), nb::arg("strides"), nb::arg("device"), nb::arg("scheme"),
+      nb::arg("stream"), nb::arg("rounding"), nb::arg("seed"), Unlocked());
+}
+
 }  // namespace
 
 void bind_cuda(nb::module_& module) {
   module.def("cuda_device_count", [] { return cuda::device_count(); });
   bind_quantizers(module);
+  bind_quick_calls(module);
   bind_cuda_layer(module);
 }
 

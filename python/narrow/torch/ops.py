@@ -57,11 +57,9 @@ def _maybe(x: Tensor | None) -> _core.Array | None:
     return None if x is None else borrow_torch(x)
 
 
-def _borrow_pair(x: Tensor, y: Tensor) -> tuple[_core.Array, _core.Array]:
-    """x and a contiguous y of its type, shape and device, asked for once."""
-    name, shape, index = torch_dtype_name(x.dtype), x.shape, x.device.index
-    strides = () if x.is_contiguous() else x.stride()
-    return _core.Array.at(x.data_ptr(), name, shape, strides, index, x), _core.Array.at(y.data_ptr(), name, shape, (), index, y)
+def _memory(x: Tensor | None) -> tuple[int, int]:
+    """Address and bytes of a part of a quantized tensor; none where it does not have it. The caller keeps x alive."""
+    return (0, 0) if x is None else (x.data_ptr(), x.nbytes)
 
 
 def _part(x: Tensor | None) -> _core.Array | None:
@@ -152,9 +150,10 @@ def _dequantize_cpu(codes, scales, zero_points, outer_scale, scheme, shape, dtyp
 @torch.library.impl(library, "dequantize", "CUDA")
 def _dequantize_cuda(codes, scales, zero_points, outer_scale, scheme, shape, dtype):
     y = codes.new_empty(shape, dtype=dtype)
-    _core.cuda_dequantize(
-        scheme_of(scheme), shape, borrow_bytes(codes), _part(scales), _part(zero_points), _part(outer_scale), borrow_torch(y), _stream(y)
-    )
+    parts = [part if part is None or part.is_contiguous() else part.contiguous() for part in (codes, scales, zero_points, outer_scale)]
+    index = codes.device.index
+    name, stream = torch_dtype_name(dtype), torch._C._cuda_getCurrentRawStream(index)
+    _core.cuda_dequantize_at(scheme_of(scheme), shape, *map(_memory, parts), y.data_ptr(), name, index, stream)
     return y
 
 
@@ -177,7 +176,9 @@ def _fake_quantize_cpu(x, scheme, rounding, seed):
 def _fake_quantize_cuda(x, scheme, rounding, seed):
     x = _plain_rows(x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    _core.cuda_fake_quantize(*_borrow_pair(x, y), scheme_of(scheme), _stream(x), rounding, seed)
+    index, strides = x.device.index, () if x.is_contiguous() else x.stride()
+    name, stream = torch_dtype_name(x.dtype), torch._C._cuda_getCurrentRawStream(index)
+    _core.cuda_fake_quantize_at(x.data_ptr(), y.data_ptr(), name, x.shape, strides, index, scheme_of(scheme), stream, rounding, seed)
     return y
 
 
