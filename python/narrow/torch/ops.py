@@ -58,7 +58,7 @@ def _maybe(x: Tensor | None) -> _core.Array | None:
 
 
 def _memory(x: Tensor | None) -> tuple[int, int]:
-    """Address and bytes of a part of a quantized tensor; none where it does not have it. The caller keeps x alive."""
+    """Address and bytes of a part of a quantized tensor, contiguous; none where it does not have it. The caller keeps x alive."""
     return (0, 0) if x is None else (x.data_ptr(), x.nbytes)
 
 
@@ -150,10 +150,22 @@ def _dequantize_cpu(codes, scales, zero_points, outer_scale, scheme, shape, dtyp
 @torch.library.impl(library, "dequantize", "CUDA")
 def _dequantize_cuda(codes, scales, zero_points, outer_scale, scheme, shape, dtype):
     y = codes.new_empty(shape, dtype=dtype)
-    parts = [part if part is None or part.is_contiguous() else part.contiguous() for part in (codes, scales, zero_points, outer_scale)]
-    index = codes.device.index
-    name, stream = torch_dtype_name(dtype), torch._C._cuda_getCurrentRawStream(index)
-    _core.cuda_dequantize_at(scheme_of(scheme), shape, *map(_memory, parts), y.data_ptr(), name, index, stream)
+    parts = codes, scales, zero_points, outer_scale
+    if not all(part is None or part.is_contiguous() for part in parts):
+        codes, scales, zero_points, outer_scale = (part if part is None else part.contiguous() for part in parts)
+    index = codes.get_device()
+    _core.cuda_dequantize_at(
+        scheme_of(scheme),
+        shape,
+        _memory(codes),
+        _memory(scales),
+        _memory(zero_points),
+        _memory(outer_scale),
+        y.data_ptr(),
+        torch_dtype_name(dtype),
+        index,
+        torch._C._cuda_getCurrentRawStream(index),
+    )
     return y
 
 
