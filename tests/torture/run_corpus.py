@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs every case of corpus.py through the command and prints how many files were made and how many rules were broken.
+"""Runs every case of corpus/ through the command and prints how many files were made and how many rules were broken.
 
 The rules: exit code 2 to 5, one typed sentence, under 50 ms of processor time, at most 16 MiB of memory above the size of the files,
 nothing written.
