@@ -1,7 +1,9 @@
 # The fast CPU kernels. A leaf is one file, compiled for the instruction set that its name ends in; it includes the generic
 # bodies (kernels/cpu/*.inl) inside its own namespace, so that no code of a newer set can be picked for an older CPU.
 # Other files of kernels/cpu/<architecture> (the tables) are compiled for the plain architecture.
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+if(NOT NARROW_CPU_KERNELS)
+  set(architecture none)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(architecture x86)
   set(flags_avx2 -mavx2 -mfma -mf16c -mbmi2)
   set(flags_avx512 ${flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mavx512vbmi2 -mavx512vpopcntdq
@@ -14,7 +16,8 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set(flags_dotprod -march=armv8.2-a+dotprod+fp16)
   set(flags_i8mm -march=armv8.2-a+dotprod+fp16+i8mm)
 else()
-  message(FATAL_ERROR "narrow has CPU tables for x86_64 and aarch64; add kernels/cpu/<arch>/table.cc for ${CMAKE_SYSTEM_PROCESSOR}")
+  message(STATUS "CPU kernels: the reference alone; add kernels/cpu/<architecture>/*_table.cc for ${CMAKE_SYSTEM_PROCESSOR}")
+  set(architecture none)
 endif()
 
 file(GLOB leaves CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/kernels/cpu/${architecture}/*.cc)

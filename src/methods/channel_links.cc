@@ -51,7 +51,7 @@ TensorChanges scaled_channels(const Checkpoint& input, const ChannelFactors& fac
   const std::vector<ChannelLink> links = channel_links(read_model_config(input));
   const auto scalings = std::make_shared<std::map<std::string, Scaling>>();
   for (const auto& [source, values] : factors) {
-    const auto link = std::find_if(links.begin(), links.end(), [&](const ChannelLink& l) { return l.source == source; });
+    const auto link = std::find_if(links.begin(), links.end(), [&source = source](const ChannelLink& l) { return l.source == source; });
     if (link == links.end()) throw InvalidArgument(fmt::format("{} is no module whose channels can be scaled", io::in_quotes(source)));
     if (static_cast<std::int64_t>(values.size()) != link->channels ||
         !std::all_of(values.begin(), values.end(), [](float s) { return std::isfinite(s) && s > 0.0f; }))
