@@ -45,6 +45,16 @@ struct ActivationRecipe {
 /// The activations that a quantized checkpoint was written with, from its config.json.
 std::optional<ActivationRecipe> read_activations(const Checkpoint& checkpoint);
 
+/// What becomes of a tensor with values that its scheme cannot hold: NaN, infinities.
+enum class OnNonFinite : std::uint8_t {
+  kError,    ///< InvalidArgument, naming tensor and element; nothing is written
+  kKeep,     ///< the tensor is copied as it is
+  kNearest,  ///< NaN becomes zero, an infinity the largest value of its scale; scales come from the finite values
+};
+std::string_view name_of(OnNonFinite policy);
+/// error, keep or nearest.
+OnNonFinite parse_on_nonfinite(std::string_view name);
+
 /// Which tensors are quantized, and how. A pattern is an exact tensor name, a module name (the tensor's name without
 /// ".weight"), the last part of one ("lm_head"), or "re:" and a regular expression that matches from the start.
 struct Recipe {
@@ -53,11 +63,12 @@ struct Recipe {
   std::vector<std::string> ignore{"lm_head"};             ///< wins over targets; embeddings and norms are never Linear
   std::vector<std::pair<std::string, Scheme>> rules{};    ///< the first that matches replaces the scheme
   QuantizeOptions options{};
+  OnNonFinite on_nonfinite = OnNonFinite::kError;
   std::optional<ActivationRecipe> activations{};          ///< none: weight-only
 
   /// A scheme, or a preset by its name: weights and activations together.
   static Recipe of(std::string_view scheme_or_preset);
-  /// Reads a YAML recipe: scheme, targets, ignore, rules. Throws InvalidArgument naming the line.
+  /// Reads a YAML recipe: scheme, targets, ignore, rules, on_nonfinite. Throws InvalidArgument naming the line.
   static Recipe load_yaml(const std::filesystem::path& path);
 };
 
@@ -106,16 +117,31 @@ struct TensorProgress {
 };
 using ProgressCallback = std::function<void(const TensorProgress&)>;
 
-/// The error of each quantized tensor, read back from the written files and compared with the source.
+/// Values of a tensor's source that scales must be careful with. Subnormal means so in the source's own type.
+struct SpecialValues {
+  std::int64_t nans = 0, infinities = 0, subnormals = 0;
+  bool is_constant = false;  ///< one value throughout
+  bool is_zero = false;      ///< zeros throughout, of either sign
+  bool all_finite() const { return nans == 0 && infinities == 0; }
+};
+
+/// The error of each quantized tensor, over its finite values, read back from the written files and compared with the source.
 struct TensorResult {
   std::string name;
   Scheme scheme{};
   ErrorMetrics error;
   double clipped = 0.0;
+  SpecialValues source{};
+};
+/// A tensor that was not quantized for its NaN and infinities, by OnNonFinite::kKeep.
+struct KeptTensor {
+  std::string name;
+  SpecialValues source{};
 };
 struct QuantizeReport {
   Plan plan;
   std::vector<TensorResult> tensors;
+  std::vector<KeptTensor> kept;
   double seconds = 0.0;
   double sqnr_db = 0.0;   ///< over all quantized values together
 };

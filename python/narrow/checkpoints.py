@@ -111,13 +111,15 @@ def quantize_checkpoint(
     rules: Mapping[str, str] | None = None,
     method: str = "rtn",
     windows: Any = (),
+    on_nonfinite: str = "error",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Quantizes a checkpoint to a new directory: streaming, atomic, verified. Gives the error of every tensor.
 
     scheme: a scheme or a preset. rules: pattern -> scheme, the first that matches replaces it; patterns as in the command. method: rtn,
-    or steps joined by +: rotate, smoothquant, awq, correct, gptq, clip, refine; they read `windows` of token ids. progress(name, bytes done,
-    bytes total).
+    or steps joined by +: rotate, smoothquant, awq, correct, gptq, clip, refine; they read `windows` of token ids. on_nonfinite:
+    what becomes of a tensor with NaN or infinities that its scheme cannot hold: error, keep (as it is) or nearest (zero, the largest
+    value); the result counts them. progress(name, bytes done, bytes total).
     """
     return _core.quantize_checkpoint(
         input,
@@ -128,6 +130,7 @@ def quantize_checkpoint(
         list((rules or {}).items()),
         method,
         [[int(token) for token in window] for window in windows],
+        on_nonfinite,
         progress,
     )
 

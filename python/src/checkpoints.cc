@@ -36,8 +36,9 @@ DType scale_dtype(const Scheme& scheme) {
 }
 
 Recipe make_recipe(std::string_view scheme, const std::vector<std::string>& targets, const std::vector<std::string>& ignore,
-                   const std::vector<std::pair<std::string, std::string>>& rules) {
+                   const std::vector<std::pair<std::string, std::string>>& rules, std::string_view on_nonfinite) {
   Recipe recipe = Recipe::of(scheme);
+  recipe.on_nonfinite = parse_on_nonfinite(on_nonfinite);
   recipe.targets = targets;
   recipe.ignore = ignore;
   for (const auto& [pattern, text] : rules) recipe.rules.emplace_back(pattern, Scheme::parse(text));
@@ -53,6 +54,14 @@ ProgressCallback report_to(const std::function<void(std::string, std::uint64_t, 
   };
 }
 
+void add_special(nb::dict& fields, const SpecialValues& values) {
+  fields["nan"] = values.nans;
+  fields["infinite"] = values.infinities;
+  fields["subnormal"] = values.subnormals;
+  fields["constant"] = values.is_constant;
+  fields["zero"] = values.is_zero;
+}
+
 nb::dict as_dict(const QuantizeReport& report) {
   nb::dict tensors;
   for (const TensorResult& result : report.tensors) {
@@ -62,10 +71,18 @@ nb::dict as_dict(const QuantizeReport& report) {
     fields["rms"] = result.error.rms;
     fields["max_absolute"] = result.error.max_absolute;
     fields["clipped"] = result.clipped;
+    add_special(fields, result.source);
     tensors[nb::str(result.name.c_str())] = fields;
   }
   nb::dict fields;
   fields["tensors"] = tensors;
+  nb::dict kept;
+  for (const KeptTensor& tensor : report.kept) {
+    nb::dict values;
+    add_special(values, tensor.source);
+    kept[nb::str(tensor.name.c_str())] = values;
+  }
+  fields["kept"] = kept;
   fields["bytes_before"] = report.plan.bytes_before;
   fields["bytes_after"] = report.plan.bytes_after;
   fields["bits_per_weight"] = report.plan.bits_per_weight;
@@ -76,12 +93,12 @@ nb::dict as_dict(const QuantizeReport& report) {
 
 nb::dict quantize_files(const Path& input, const Path& output, std::string_view scheme, const std::vector<std::string>& targets,
                         const std::vector<std::string>& ignore, const std::vector<std::pair<std::string, std::string>>& rules,
-                        std::string_view method, const TokenWindows& windows,
+                        std::string_view method, const TokenWindows& windows, std::string_view on_nonfinite,
                         const std::function<void(std::string, std::uint64_t, std::uint64_t)>& progress) {
   QuantizeReport report;
   {
     const nb::gil_scoped_release unlocked;
-    const Recipe recipe = make_recipe(scheme, targets, ignore, rules);
+    const Recipe recipe = make_recipe(scheme, targets, ignore, rules, on_nonfinite);
     const Method how = Method::parse(method);
     report = how.is_rounding() ? quantize_checkpoint(input, output, recipe, report_to(progress))
                                : quantize_checkpoint(input, output, recipe, how, {.windows = windows}, {.progress = report_to(progress)}).files;
@@ -133,7 +150,8 @@ void bind_checkpoints(nb::module_& module) {
     return nb::make_tuple(report.tensors, report.bytes, report.problems);
   });
   module.def("quantize_checkpoint", &quantize_files, nb::arg("input"), nb::arg("output"), nb::arg("scheme"), nb::arg("targets"),
-             nb::arg("ignore"), nb::arg("rules"), nb::arg("method"), nb::arg("windows"), nb::arg("progress").none());
+             nb::arg("ignore"), nb::arg("rules"), nb::arg("method"), nb::arg("windows"), nb::arg("on_nonfinite"),
+             nb::arg("progress").none());
   module.def(
       "dequantize_checkpoint",
       [](const Path& input, const Path& output, std::string_view dtype) { dequantize_checkpoint(input, output, parse_dtype(dtype)); },

@@ -132,8 +132,9 @@ void check_blocks(const Method& method, const Plan& plan) {
 /// A rule for a layer that is not there is a mistake.
 void check_rules(const Recipe& recipe, const Plan& plan) {
   for (const auto& [pattern, scheme] : recipe.rules)
-    if (std::none_of(plan.tensors.begin(), plan.tensors.end(),
-                     [&](const PlannedTensor& tensor) { return pattern == "Linear" || pattern_matches(pattern, tensor.name); }))
+    if (std::none_of(plan.tensors.begin(), plan.tensors.end(), [&pattern = pattern](const PlannedTensor& tensor) {
+          return pattern == "Linear" || pattern_matches(pattern, tensor.name);
+        }))
       throw InvalidArgument(fmt::format("the rule for {} matches no tensor of the model", io::in_quotes(pattern)));
 }
 
@@ -142,6 +143,10 @@ void check_rules(const Recipe& recipe, const Plan& plan) {
 void check_method(const Method& method, const Recipe& recipe, const Plan& plan, const Calibration& calibration) {
   check_numbers(method);
   if (method.is_rounding()) return;
+  if (recipe.on_nonfinite != OnNonFinite::kError)
+    throw InvalidArgument(fmt::format(
+        "the policy {} for NaN and infinities is of plain rounding; the method {} computes with the weights, which must be finite",
+        name_of(recipe.on_nonfinite), method.to_string()));
   const std::string name = method.to_string();
   if (method.needs_calibration() && calibration.is_empty())
     throw InvalidArgument(fmt::format("the method {} needs a text to calibrate with; give tokens or text", name));

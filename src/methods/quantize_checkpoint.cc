@@ -19,8 +19,10 @@
 #include "methods/fit.h"
 #include "methods/folding.h"
 #include "methods/output_directory.h"
+#include "methods/plan.h"
 #include "methods/preflight.h"
 #include "methods/read_back.h"
+#include "methods/special_values.h"
 #include "methods/whole_scales.h"
 #include "narrow/error.h"
 #include "narrow/recipe.h"
@@ -35,8 +37,10 @@ namespace fs = std::filesystem;
   for (std::int64_t i = 0; i < rows.size(); ++i) {
     const float value = load_value(rows.data(), rows.dtype(), i);
     if (std::isfinite(value)) continue;
-    throw InvalidArgument(fmt::format("quantize: tensor {} has {} at element {}, which {} cannot hold; mend the tensor or ignore it", io::in_quotes(planned.name),
-                                      std::isnan(value) ? "NaN" : "an infinity", first_element + i, planned.scheme.to_string()));
+    throw InvalidArgument(
+        fmt::format("quantize: tensor {} has {} at element {}, which {} cannot hold; mend the tensor, ignore it, or choose keep or nearest "
+                    "for such values",
+                    io::in_quotes(planned.name), std::isnan(value) ? "NaN" : "an infinity", first_element + i, planned.scheme.to_string()));
   }
   throw InvalidArgument(fmt::format("quantize: tensor {}: {}", io::in_quotes(planned.name), error.what()));
 }
@@ -114,6 +118,7 @@ class Run {
   Run(const fs::path& input, const fs::path& output, const Recipe& recipe, const ProgressCallback& progress)
       : input_(open_checkpoint(input)), recipe_(recipe), progress_(progress) {
     report_.plan = plan_quantize(input_, recipe, output);
+    if (recipe.on_nonfinite == OnNonFinite::kKeep) report_.kept = keep_nonfinite(input_, recipe, report_.plan);
     files_ = layout_output(input_, report_.plan.tensors);
     config_ = config_text(input_, recipe);
     constexpr std::uint64_t kPerTensor = 1024;  // of manifest and index
@@ -156,7 +161,8 @@ class Run {
       if (planned->fate == Fate::kQuantize) {
         entry.scheme = planned->scheme;
         const auto made = fitted_.find(planned->name);
-        entry.source_hash = made != fitted_.end() ? write_fitted(input_, *planned, made->second, writer) : write_quantized(input_, *planned, recipe_.options, writer);
+        entry.source_hash = made != fitted_.end() ? write_fitted(input_, *planned, made->second, writer)
+                                                  : write_quantized(input_, *planned, options_of(recipe_), writer);
         for (const io::StoredPart& part : io::stored_parts(planned->name, planned->scheme, planned->shape)) entry.stored[part.name] = {file.name, writer.hash(part.name)};
       } else {
         entry.source_hash = stream_tensor(input_, input_.stored(planned->name), [&](std::span<const std::byte> bytes) { writer.append(planned->name, bytes); });
@@ -181,7 +187,7 @@ class Run {
       const ReadBack result = written.check_quantized(input_, planned->name, entry, is_nearest ? Codes::kNearest : Codes::kAny);
       signal_ += result.signal;
       noise_ += result.noise;
-      report_.tensors.push_back({planned->name, planned->scheme, result.error, result.clipped});
+      report_.tensors.push_back({planned->name, planned->scheme, result.error, result.clipped, result.source});
       tell(*planned, Stage::kVerified, result.error);
     }
   }

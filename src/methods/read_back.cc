@@ -12,6 +12,7 @@
 #include "io/text.h"
 #include "methods/output_directory.h"
 #include "methods/row_chunks.h"
+#include "methods/special_values.h"
 #include "methods/value_check.h"
 #include "narrow/error.h"
 #include "ops/error_accumulator.h"
@@ -95,6 +96,7 @@ ReadBack WrittenFile::check_quantized(const Checkpoint& input, const std::string
   const std::size_t source_row = static_cast<std::size_t>(matrix.cols) * static_cast<std::size_t>(bits_of(expected.source_dtype)) / 8;
   io::Hasher source_hash, code_hash;
   ErrorAccumulator error;
+  SpecialValueCounter special;
   std::int64_t clipped = 0;
   ReusedBuffer source_memory, wide_memory, code_memory, value_memory;
   for (const RowChunk& chunk : dequantize_chunks(scheme, expected.shape, expected.source_dtype)) {
@@ -110,18 +112,20 @@ ReadBack WrittenFile::check_quantized(const Checkpoint& input, const std::string
     Tensor y = value_memory.tensor(DType::kF32, chunk.shape);
     dequantize_into(q, y);
     const Tensor x = widen(rows, wide_memory);
-    error.add(x, y);
     const ValueCheck check = check_values(x, y, q);
     clipped += check.clipped;
     if (kind == Codes::kNearest && check.first_violation >= 0)
       throw CorruptFile(fmt::format("{}: element {} of tensor {} reads back as {} instead of {}, further than one step of its scale", file_.path().string(),
                                     chunk.first * matrix.cols + check.first_violation, io::in_quotes(name), y.as<float>()[check.first_violation],
                                     x.as<float>()[check.first_violation]));
+    special.add(rows);
+    if (!special.values().all_finite()) leave_out_nonfinite(x, y);
+    error.add(x, y);
   }
   if (code_hash.digits() != expected.stored.at(name + ".codes").hash)
     throw CorruptFile(fmt::format("{}: {} reads back different from what was written", file_.path().string(), io::in_quotes(name + ".codes")));
   if (source_hash.digits() != expected.source_hash) input_changed(input, name);
-  ReadBack result{error.metrics(), 0.0, error.signal(), error.noise()};
+  ReadBack result{error.metrics(), 0.0, error.signal(), error.noise(), special.values()};
   if (result.error.count > 0) result.clipped = static_cast<double>(clipped) / static_cast<double>(result.error.count);
   return result;
 }

@@ -6,14 +6,15 @@
 #include "io/file_reader.h"
 #include "io/manifest.h"
 #include "io/safetensors_writer.h"
-#include "narrow/quantize.h"
+#include "narrow/recipe.h"
 
 namespace narrow {
 
 struct ReadBack {
-  ErrorMetrics error;
+  ErrorMetrics error;                  ///< over the source's finite values
   double clipped = 0.0;                ///< share of the elements
   double signal = 0.0, noise = 0.0;    ///< sum x^2, sum (x - y)^2
+  SpecialValues source{};
 };
 
 /// What the codes of a tensor are: the nearest to its values, which is checked, or a method's choice, which only their hash can tell.

@@ -21,7 +21,7 @@ class Reader {
   explicit Reader(std::filesystem::path path) : path_(std::move(path)) {}
 
   Recipe read(const YAML::Node& document) const {
-    if (!document.IsMap()) fail(document, "a recipe is a map with the keys scheme, targets, ignore and rules");
+    if (!document.IsMap()) fail(document, "a recipe is a map with the keys scheme, targets, ignore, rules and on_nonfinite");
     std::set<std::string> seen;
     Recipe recipe;
     for (const auto& entry : document) {
@@ -35,8 +35,10 @@ class Reader {
         recipe.ignore = list_of(entry.second);
       } else if (key == "rules") {
         recipe.rules = rules_of(entry.second);
+      } else if (key == "on_nonfinite") {
+        recipe.on_nonfinite = parsed(entry.second, parse_on_nonfinite);
       } else {
-        fail(entry.first, fmt::format("the key {} is not known; use scheme, targets, ignore and rules", io::in_quotes(key)));
+        fail(entry.first, fmt::format("the key {} is not known; use scheme, targets, ignore, rules and on_nonfinite", io::in_quotes(key)));
       }
     }
     if (!seen.contains("scheme")) fail(document, "it has no scheme");
@@ -53,9 +55,11 @@ class Reader {
     if (!node.IsScalar()) fail(node, "a text must be here");
     return node.Scalar();
   }
-  Scheme scheme_of(const YAML::Node& node) const {
+  Scheme scheme_of(const YAML::Node& node) const { return parsed(node, Scheme::parse); }
+  template <typename Value>
+  Value parsed(const YAML::Node& node, Value (*parse)(std::string_view)) const {
     try {
-      return Scheme::parse(text_of(node));
+      return parse(text_of(node));
     } catch (const InvalidArgument& wrong) {
       fail(node, wrong.what());
     }

@@ -313,6 +313,83 @@ TEST(QuantizeCheckpoint, NamesTheTensorAndTheElementThatIsNotFinite) {
   EXPECT_NO_THROW(quantize_checkpoint(place / "in", place / "out", {.scheme = Scheme::parse("int8:row"), .ignore = {"up_proj"}}));
 }
 
+const TensorResult& result_of(const QuantizeReport& report, std::string_view name) {
+  for (const TensorResult& result : report.tensors)
+    if (result.name == name) return result;
+  throw InvalidArgument("the tensor was not quantized");
+}
+
+/// A model with NaN and infinities in one weight, zeros, one value and subnormals in others.
+constexpr const char *kPoisoned = "model.layers.1.mlp.up_proj.weight", *kZero = "model.layers.0.mlp.up_proj.weight",
+                     *kConstant = "model.layers.0.mlp.down_proj.weight", *kSubnormal = "model.layers.1.mlp.down_proj.weight";
+std::map<std::string, Tensor> poisoned_model() {
+  auto model = test::small_model(DType::kF32);
+  float* values = model.at(kPoisoned).as<float>();
+  values[3] = values[1234] = std::numeric_limits<float>::quiet_NaN();
+  values[77] = -std::numeric_limits<float>::infinity();
+  const auto fill = [&](const char* name, float value) { std::fill_n(model.at(name).as<float>(), model.at(name).size(), value); };
+  fill(kZero, 0.0f);
+  fill(kConstant, 0.25f);
+  fill(kSubnormal, 1e-40f);
+  return model;
+}
+
+TEST(QuantizeCheckpoint, RoundsNonFiniteValuesToTheNearestAndCountsThem) {
+  const test::TemporaryDirectory place;
+  const auto model = poisoned_model();
+  test::write_model(place / "in", model, true);
+  for (const Scheme& scheme : standard_schemes()) {
+    SCOPED_TRACE(scheme.to_string());
+    const QuantizeReport report =
+        quantize_checkpoint(place / "in", place / "out", {.scheme = scheme, .on_nonfinite = OnNonFinite::kNearest});
+    const SpecialValues &poison = result_of(report, kPoisoned).source, &zero = result_of(report, kZero).source;
+    EXPECT_EQ(poison.nans, 2);
+    EXPECT_EQ(poison.infinities, 1);
+    EXPECT_FALSE(poison.is_constant || poison.is_zero);
+    EXPECT_TRUE(std::isfinite(result_of(report, kPoisoned).error.rms));
+    EXPECT_TRUE(zero.is_zero && zero.is_constant && zero.all_finite());
+    EXPECT_TRUE(result_of(report, kConstant).source.is_constant);
+    EXPECT_FALSE(result_of(report, kConstant).source.is_zero);
+    EXPECT_EQ(result_of(report, kSubnormal).source.subnormals, model.at(kSubnormal).size());
+    EXPECT_TRUE(report.kept.empty());
+    const Tensor y = open_checkpoint(place / "out").tensor(kPoisoned);
+    EXPECT_NE(std::isfinite(y.as<float>()[3]), scheme.element.has_nan());
+    EXPECT_TRUE(std::isfinite(y.as<float>()[77]));
+    fs::remove_all(place / "out");
+  }
+}
+
+TEST(QuantizeCheckpoint, KeepsTensorsThatAreNotFinite) {
+  const test::TemporaryDirectory place;
+  const auto model = poisoned_model();
+  test::write_model(place / "in", model, true);
+  const QuantizeReport report =
+      quantize_checkpoint(place / "in", place / "out", {.scheme = Scheme::parse("int8:row"), .on_nonfinite = OnNonFinite::kKeep});
+  ASSERT_EQ(report.kept.size(), 1u);
+  EXPECT_EQ(report.kept[0].name, kPoisoned);
+  EXPECT_EQ(report.kept[0].source.nans, 2);
+  EXPECT_EQ(report.kept[0].source.infinities, 1);
+  const Checkpoint written = open_checkpoint(place / "out");
+  EXPECT_FALSE(written.quantized_info(kPoisoned));
+  EXPECT_TRUE(same(written.tensor(kPoisoned), model.at(kPoisoned)));
+  EXPECT_EQ(report.plan.file_bytes, tensor_file_bytes(place / "out"));
+  EXPECT_TRUE(verify_checkpoint(place / "out").problems.empty());
+  // fp8_e4m3 holds a NaN, an infinity it does not.
+  auto nans = test::small_model(DType::kF32);
+  nans.at(kPoisoned).as<float>()[3] = std::numeric_limits<float>::quiet_NaN();
+  test::write_model(place / "nans", nans, true);
+  const QuantizeReport held =
+      quantize_checkpoint(place / "nans", place / "held", {.scheme = Scheme::parse("fp8_e4m3:row"), .on_nonfinite = OnNonFinite::kKeep});
+  EXPECT_TRUE(held.kept.empty());
+  EXPECT_EQ(result_of(held, kPoisoned).source.nans, 1);
+  EXPECT_TRUE(std::isnan(open_checkpoint(place / "held").tensor(kPoisoned).as<float>()[3]));
+}
+
+TEST(QuantizeCheckpoint, ParsesPolicies) {
+  for (const char* name : {"error", "keep", "nearest"}) EXPECT_EQ(name_of(parse_on_nonfinite(name)), name);
+  EXPECT_THROW(parse_on_nonfinite("ignore"), InvalidArgument);
+}
+
 TEST(QuantizeCheckpoint, RefusesPartsThatCollide) {
   const test::TemporaryDirectory place;
   auto model = test::small_model();

@@ -84,6 +84,8 @@ TEST(RecipeYaml, IsReadWhole) {
   EXPECT_EQ(recipe.rules[1].second, Scheme::parse("int4:block64:scale=fp16"));
   EXPECT_EQ(load("scheme: msfp12").ignore, std::vector<std::string>{"lm_head"});
   EXPECT_TRUE(load("scheme: msfp12\nignore: []").ignore.empty());
+  EXPECT_EQ(load("scheme: msfp12").on_nonfinite, OnNonFinite::kError);
+  EXPECT_EQ(load("scheme: msfp12\non_nonfinite: keep").on_nonfinite, OnNonFinite::kKeep);
 }
 
 TEST(RecipeYaml, ErrorsNameTheLine) {
@@ -98,6 +100,7 @@ TEST(RecipeYaml, ErrorsNameTheLine) {
   expect_line("scheme: int9:row", "recipe.yaml:1:");
   expect_line("scheme: int8:row\nscheme: int8:row", "recipe.yaml:2:");
   expect_line("scheme: int8:row\nunknown: 1", "recipe.yaml:2:");
+  expect_line("scheme: int8:row\non_nonfinite: ignore", "recipe.yaml:2:");
   expect_line("scheme: int8:row\n\nrules:\n  - {match: a}", "recipe.yaml:4:");
   expect_line("scheme: int8:row\nrules:\n  - a=int9", "recipe.yaml:3:");
   expect_line("scheme: int8:row\nrules: 5", "recipe.yaml:2:");

@@ -27,6 +27,11 @@ void add_recipe_options(CLI::App& command, const Context& context, RecipeOptions
   command.add_option("--recipe", options.recipe_file, "A YAML file with scheme, targets, ignore, rules; flags win")->option_text("FILE");
   add_activation_options(command, options.activations);
   command.add_option("--rounding", options.rounding, "nearest_even (default), toward_zero or stochastic")->option_text("HOW");
+  command
+      .add_option("--on-nonfinite", options.on_nonfinite,
+                  "A tensor with NaN or infinities that its scheme cannot hold: error (default), keep it as it is,\nor nearest: NaN to "
+                  "zero, infinities to the largest value")
+      ->option_text("POLICY");
   command.add_option("--seed", options.seed, "Seed of stochastic rounding (default 0)")->option_text("N");
 }
 
@@ -48,6 +53,7 @@ Recipe make_recipe(const CLI::App& command, const RecipeOptions& options) {
   }
   recipe.rules.insert(recipe.rules.begin(), rules.begin(), rules.end());
   if (command.count("--rounding") > 0) recipe.options.rounding = parse_rounding(options.rounding);
+  if (command.count("--on-nonfinite") > 0) recipe.on_nonfinite = parse_on_nonfinite(options.on_nonfinite);
   if (command.count("--seed") > 0) recipe.options.seed = options.seed;
   return recipe;
 }

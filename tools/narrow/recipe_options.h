@@ -12,7 +12,7 @@
 namespace narrow::command {
 
 struct RecipeOptions {
-  std::string scheme, recipe_file, rounding = "nearest_even";
+  std::string scheme, recipe_file, rounding = "nearest_even", on_nonfinite = "error";
   std::vector<std::string> targets, ignore, rules;
   ActivationOptions activations;
   std::uint64_t seed = 0;
