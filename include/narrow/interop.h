@@ -21,7 +21,7 @@ enum class Ecosystem : std::uint8_t {
   kGptq,               ///< "gptq": GPTQModel, AutoGPTQ and what reads their files
   kAwq,                ///< "awq": AutoAWQ's GEMM form
   kFp8Block,           ///< "fp8-block": DeepSeek's fp8 with scales of 128 x 128 blocks
-  kModelOpt,           ///< "modelopt": ModelOpt's FP8 and NVFP4; read alone
+  kModelOpt,           ///< "modelopt": ModelOpt's FP8 and NVFP4 (TensorRT-LLM, vLLM)
   kBitsAndBytes,       ///< "bnb": bitsandbytes' NF4; read alone
 };
 std::string_view name_of(Ecosystem ecosystem);
@@ -37,21 +37,29 @@ struct TensorProof {
   std::string name;
   Scheme scheme{};        ///< as written
   bool is_exact = false;  ///< every code, scale and zero point is the source's, read back from the file
-  ErrorMetrics error{};   ///< against the source's values
+  ErrorMetrics error{};   ///< against the source's finite values
+  SpecialValues source{};
 };
 struct InteropReport {
   Ecosystem target = Ecosystem::kNarrow;
   std::vector<TensorProof> tensors;                 ///< the quantized ones, by name
+  std::vector<KeptTensor> kept;                     ///< of a plain source: not quantized for their NaN and infinities
   std::int64_t copied = 0;                          ///< tensors carried over as they are
   std::uint64_t bytes_before = 0, bytes_after = 0;  ///< of all tensors
   double seconds = 0.0;
 };
 
+/// Whose rule makes scales and codes: files do not say, readers do not need to know.
+enum class ScaleRules : std::uint8_t {
+  kNarrow,
+  kEcosystem,  ///< the target's own tools' (docs/interop.md), where they differ: ct, gptq, awq
+};
+
 /// Quantizes a plain checkpoint by a recipe and writes it as `target` wants it: scales in the type that it stores. Buffers for one tensor
 /// at a time; the directory appears when it is complete, and every tensor was read back. Throws InvalidArgument where a scheme has no
-/// place in the target.
+/// place in the target. Static scales of activations go to modelopt; recipes with other activations are refused.
 InteropReport export_checkpoint(const std::filesystem::path& input, const std::filesystem::path& output, const Recipe& recipe,
-                                Ecosystem target, const ProgressCallback& progress = {});
+                                Ecosystem target, const ProgressCallback& progress = {}, ScaleRules rules = ScaleRules::kNarrow);
 
 /// A quantized checkpoint (or a GGUF file, by way of narrow's own form) in another ecosystem's form: the same codes where the target can hold
 /// them, else requantized to the scheme that is closest there.

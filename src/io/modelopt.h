@@ -1,14 +1,18 @@
 #pragma once
-/// ModelOpt's unified Hugging Face form (quant_method "modelopt"), read alone: its runtimes want static scales of activations, which narrow's
-/// weights do not have. Of a module M with weight [n, k]:
+/// ModelOpt's unified Hugging Face form (quant_method "modelopt"). Of a module M with weight [n, k]:
 ///   FP8    M.weight F8_E4M3 [n, k], M.weight_scale F32, one for the tensor or [n] for its rows
 ///   NVFP4  M.weight U8 [n, k / 2], M.weight_scale F8_E4M3 [n, k / 16], M.weight_scale_2 F32
-/// M.input_scale, the activations' scale, is left behind.
+/// M.input_scale F32, the activations' static scale, is written where a recipe has one, and left behind in reading.
 
 #include "io/interop.h"
 
 namespace narrow::io {
 
+inline constexpr std::string_view kInputScaleSuffix = ".input_scale";
+
 InteropFormat modelopt_format();
+
+/// hf_quant_config.json, which older readers want beside the quantization_config.
+Json modelopt_settings(const Json& quantization);
 
 }  // namespace narrow::io

@@ -12,12 +12,15 @@
 #include "io/hash.h"
 #include "io/interop.h"
 #include "io/manifest.h"
+#include "io/modelopt.h"
 #include "io/quantized_layout.h"
 #include "io/text.h"
+#include "methods/ecosystem_scales.h"
 #include "methods/interop_values.h"
 #include "methods/output_directory.h"
 #include "methods/preflight.h"
 #include "methods/recipe_match.h"
+#include "methods/special_values.h"
 #include "narrow/error.h"
 #include "narrow/interop.h"
 
@@ -37,6 +40,7 @@ struct Item {
   Shape shape{};
   DType dtype = DType::kF32;  ///< of the source, or of the copy
   std::uint64_t bytes = 0;    ///< of the source
+  std::optional<float> input_scale{};  ///< of static activations
 };
 
 std::string module_of(std::string_view name) { return std::string(name.substr(0, name.size() - io::kWeightSuffix.size())); }
@@ -44,8 +48,11 @@ std::string module_of(std::string_view name) { return std::string(name.substr(0,
 /// The tensors of an item in the target's files, without bytes.
 std::vector<io::StoredBytes> parts_of(Ecosystem target, const Item& item) {
   if (!item.scheme) return {{item.name, item.dtype, item.shape}};
-  if (target != Ecosystem::kNarrow)
-    return io::interop_format(target).parts(module_of(item.name), *item.scheme, item.shape, item.is_ordered);
+  if (target != Ecosystem::kNarrow) {
+    std::vector<io::StoredBytes> parts = io::interop_format(target).parts(module_of(item.name), *item.scheme, item.shape, item.is_ordered);
+    if (item.input_scale) parts.push_back({module_of(item.name) + std::string(io::kInputScaleSuffix), DType::kF32, {}});
+    return parts;
+  }
   std::vector<io::StoredBytes> parts;
   for (const io::StoredPart& part : io::stored_parts(item.name, *item.scheme, item.shape))
     parts.push_back({part.name, part.dtype, part.shape});
@@ -85,6 +92,25 @@ class Source {
   virtual bool is_exact(const Item& item, const io::InteropTensor& written) = 0;
 };
 
+/// Outer scales that survive their reciprocal, as compressed-tensors stores them: the two forms of NVFP4 then hold the same.
+bool keeps_reciprocals(Ecosystem target) { return target == Ecosystem::kCompressedTensors || target == Ecosystem::kModelOpt; }
+
+/// ModelOpt has one static scale for a module's input: of nvfp4 the outer one, of fp8_e4m3:tensor the only one.
+std::optional<float> input_scale_of(const Recipe& recipe, Ecosystem target, const std::string& module, const Scheme& weight) {
+  const std::optional<ActivationScheme> inputs = recipe.activations ? recipe.activations->scheme_of(module) : std::nullopt;
+  if (!inputs) return std::nullopt;
+  const bool has_place = target == Ecosystem::kModelOpt && inputs->is_static && inputs->scheme == weight;
+  if (!has_place)
+    throw InvalidArgument(fmt::format("{}: the scheme {} of the activations of {} has no place there; quantize the weights alone{}",
+                                      name_of(target), inputs->to_string(), io::in_quotes(module),
+                                      target == Ecosystem::kModelOpt ? ", or both to nvfp4 or fp8_e4m3:tensor with static scales" : ""));
+  const auto scale = recipe.activations->scales.find(module);
+  if (scale == recipe.activations->scales.end())
+    throw InvalidArgument(fmt::format("{}: the activations of {} have no static scale; calibrate first, then give its statistics",
+                                      name_of(target), io::in_quotes(module)));
+  return scale->second.scale;
+}
+
 /// Other forms announce activations by themselves or not at all: what a recipe says about them would be lost.
 void check_weight_only(Ecosystem target, const std::optional<ActivationRecipe>& activations) {
   if (activations)
@@ -111,9 +137,10 @@ std::string refusal(Ecosystem target, const Item& item, const Scheme& scheme, bo
 
 class PlainSource : public Source {
  public:
-  PlainSource(const Checkpoint& input, const Recipe& recipe, Ecosystem target) : input_(input), recipe_(recipe), target_(target) {
+  PlainSource(const Checkpoint& input, const Recipe& recipe, Ecosystem target, ScaleRules rules)
+      : input_(input), recipe_(recipe), target_(target), rules_(rules) {
     check_not_quantized(input);
-    check_weight_only(target, recipe.activations);
+    if (target != Ecosystem::kModelOpt) check_weight_only(target, recipe.activations);
   }
 
   std::vector<Item> items() override {
@@ -122,10 +149,14 @@ class PlainSource : public Source {
     for (const TensorInfo& info : input_.stored()) {
       Item item{.name = info.name, .file = info.file, .shape = info.shape, .dtype = info.dtype, .bytes = info.byte_size()};
       const RecipeMatcher::Decision decision = matcher.decide(info.name, info.dtype, info.shape);
-      if (decision.fate == Fate::kQuantize) {
+      const std::optional<SpecialValues> special =
+          decision.fate == Fate::kQuantize ? reason_to_keep(input_, info, decision.scheme, recipe_) : std::nullopt;
+      if (special) kept_.push_back({info.name, *special});
+      if (decision.fate == Fate::kQuantize && !special) {
         item.scheme = target_ == Ecosystem::kNarrow ? decision.scheme : io::interop_format(target_).adapted(decision.scheme);
         if (const std::string why = refusal(target_, item, *item.scheme, false); !why.empty())
           refuse(target_, item.name, decision.scheme, why);
+        item.input_scale = input_scale_of(recipe_, target_, module_of(item.name), *item.scheme);
       }
       items.push_back(std::move(item));
     }
@@ -135,10 +166,12 @@ class PlainSource : public Source {
   io::InteropTensor read(const Item& item) override {
     const Tensor x = input_.tensor(item.name);
     try {
-      QuantizedTensor q = quantize(x, *item.scheme, recipe_.options);
-      if (target_ != Ecosystem::kCompressedTensors || !item.scheme->has_outer_scale || q.outer_scale == io::reciprocal_twice(q.outer_scale))
+      if (rules_ == ScaleRules::kEcosystem && !item.scheme->has_outer_scale)
+        return {quantize_as(target_, x, *item.scheme, options_of(recipe_))};
+      QuantizedTensor q = quantize(x, *item.scheme, options_of(recipe_));
+      if (!keeps_reciprocals(target_) || !item.scheme->has_outer_scale || q.outer_scale == io::reciprocal_twice(q.outer_scale))
         return {std::move(q)};
-      QuantizeOptions options = recipe_.options;
+      QuantizeOptions options = options_of(recipe_);
       options.outer_scale = io::reciprocal_twice(q.outer_scale);
       return {quantize(x, *item.scheme, options)};
     } catch (const InvalidArgument& error) {
@@ -148,11 +181,14 @@ class PlainSource : public Source {
 
   Tensor values(const Item& item) override { return convert(input_.tensor(item.name), DType::kF32); }
   bool is_exact(const Item&, const io::InteropTensor&) override { return false; }
+  const std::vector<KeptTensor>& kept() const { return kept_; }
 
  private:
   const Checkpoint& input_;
   const Recipe& recipe_;
   Ecosystem target_;
+  ScaleRules rules_;
+  std::vector<KeptTensor> kept_;
 };
 
 class QuantizedSource : public Source {
@@ -188,7 +224,7 @@ class QuantizedSource : public Source {
 
   io::InteropTensor read(const Item& item) override {
     io::InteropTensor tensor = original(item.name);
-    const bool keeps_outer = target_ != Ecosystem::kCompressedTensors || !item.scheme->has_outer_scale;
+    const bool keeps_outer = !keeps_reciprocals(target_) || !item.scheme->has_outer_scale;
     if (item.is_ordered == !tensor.order.empty())
       if (std::optional<io::InteropTensor> same = with_scale_format(tensor, item.scheme->scale)) {
         if (!keeps_outer) same->q.outer_scale = io::reciprocal_twice(same->q.outer_scale);
@@ -291,6 +327,10 @@ class Run {
         } else {
           io::interop_format(target_).pack(tensor, quantization_, parts);
         }
+        if (item.input_scale) {
+          parts.back().bytes = Buffer::allocate(sizeof(float));
+          *parts.back().bytes.as<float>() = *item.input_scale;
+        }
         for (const io::StoredBytes& part : parts) {
           writer.append(part.name, part.bytes.bytes());
           entry.stored[part.name] = {file.name, writer.hash(part.name)};
@@ -321,6 +361,8 @@ class Run {
     for (const std::string_view name : kOtherSettings)
       if (manifest_.side_files.erase(std::string(name)) > 0) fs::remove(place / name);
     if (target_ == Ecosystem::kGptq) io::write_text(place / kOtherSettings[0], quantization_.dump(2) + "\n", io::Names::kLeftToDirectory);
+    if (target_ == Ecosystem::kModelOpt)
+      io::write_text(place / kOtherSettings[2], io::modelopt_settings(quantization_).dump(2) + "\n", io::Names::kLeftToDirectory);
     manifest_.narrow_version = io::library_version();
     if (target_ == Ecosystem::kNarrow)
       io::write_text(place / io::kManifestFile, io::print_manifest(manifest_), io::Names::kLeftToDirectory);
@@ -341,8 +383,12 @@ class Run {
       }
       const io::InteropTensor tensor = reader ? reader->read(item.name) : io::InteropTensor{written.quantized(item.name)};
       if (!holds_the_same(source_.read(item), tensor)) changed(item);
-      const ErrorMetrics error = compare(source_.values(item), values_of(tensor));
-      report_.tensors.push_back({item.name, tensor.q.scheme, source_.is_exact(item, tensor), error});
+      const Tensor x = source_.values(item), y = values_of(tensor);
+      SpecialValueCounter special;
+      special.add(x);
+      if (!special.values().all_finite()) leave_out_nonfinite(x, y);
+      const ErrorMetrics error = compare(x, y);
+      report_.tensors.push_back({item.name, tensor.q.scheme, source_.is_exact(item, tensor), error, special.values()});
       tell(item, Stage::kVerified, error);
     }
   }
@@ -387,11 +433,13 @@ InteropReport convert_gguf(const fs::path& input, const fs::path& output, Ecosys
 }  // namespace
 
 InteropReport export_checkpoint(const fs::path& input, const fs::path& output, const Recipe& recipe, Ecosystem target,
-                                const ProgressCallback& progress) {
+                                const ProgressCallback& progress, ScaleRules rules) {
   check_writable(target);
   const Checkpoint checkpoint = open_checkpoint(input);
-  PlainSource source(checkpoint, recipe, target);
-  return Run(checkpoint, input, output, source, target, progress).execute(output);
+  PlainSource source(checkpoint, recipe, target, rules);
+  InteropReport report = Run(checkpoint, input, output, source, target, progress).execute(output);
+  report.kept = source.kept();
+  return report;
 }
 
 InteropReport convert_checkpoint(const fs::path& input, const fs::path& output, Ecosystem target, const ProgressCallback& progress) {

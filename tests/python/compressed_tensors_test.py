@@ -45,3 +45,31 @@ def test_perplexity_is_narrows(bin_dir, tmp_path, scheme, same, dtype, tolerance
     narrow("--quiet", "quantize", MODEL, tmp_path / "ct", scheme, "--export", "ct")
     own = json.loads(narrow("eval", MODEL, "--scheme", same, "--tokens", TOKENS, "--windows", WINDOWS, "--compute", "fp32", "--json"))
     assert perplexity_there(tmp_path / "ct", getattr(torch, dtype)) == pytest.approx(own["perplexity"], rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    ["int4:block128", "int4:block128:scale=bf16", "int4:block128:asym", "int4:block128:asym:scale=bf16", "int3:row", "int8:block64:asym"],
+)
+def test_compat_makes_the_codes_of_the_package(bin_dir, tmp_path, scheme):
+    from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.lifecycle.forward import quantize
+    from compressed_tensors.quantization.utils import calculate_qparams
+    from safetensors.torch import load_file
+
+    words = ["--quiet", "quantize", MODEL, tmp_path / "ct", scheme, "--export", "ct", "--compat"]
+    subprocess.run([str(bin_dir / "narrow"), *map(str, words)], check=True)
+    written = {name: tensor for path in sorted((tmp_path / "ct").glob("*.safetensors")) for name, tensor in load_file(path).items()}
+    plain = {name: tensor for path in sorted(MODEL.glob("*.safetensors")) for name, tensor in load_file(path).items()}
+    arguments = json.loads((tmp_path / "ct" / "config.json").read_text())["quantization_config"]["config_groups"]["group_0"]["weights"]
+    arguments = QuantizationArgs(**arguments)
+    for module in ("model.layers.0.mlp.up_proj", "model.layers.3.self_attn.k_proj"):
+        weight = plain[f"{module}.weight"]
+        weight = weight if scheme.endswith("bf16") else weight.float()
+        groups = weight.unflatten(1, (-1, arguments.group_size or weight.shape[1]))
+        scales, zeros = calculate_qparams(groups.amin(-1), groups.amax(-1), arguments)
+        codes = quantize(weight, scales, zeros, arguments, dtype=torch.int8)
+        found = unpack_from_int32(written[f"{module}.weight_packed"], arguments.num_bits, weight.shape)
+        assert torch.equal(written[f"{module}.weight_scale"], scales)
+        assert torch.equal(found, codes)

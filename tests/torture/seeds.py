@@ -95,7 +95,8 @@ def write_model(place, shards=1, layers=1):
 FORMS = {"narrow": ["int4:block32:asym"], "ct": ["int4:block32", "--export", "ct"], "ct_int8": ["int8:row", "--export", "ct"],
          "ct_fp8": ["fp8_e4m3:row", "--export", "ct"], "ct_nvfp4": ["nvfp4", "--export", "ct"],
          "gptq": ["int4:block32", "--export", "gptq"], "awq": ["int4:block32:asym", "--export", "awq"],
-         "fp8": ["fp8_e4m3:128x128", "--export", "fp8-block"]}
+         "fp8": ["fp8_e4m3:128x128", "--export", "fp8-block"], "modelopt": ["nvfp4", "--export", "modelopt"],
+         "modelopt_fp8": ["fp8_e4m3:tensor", "--export", "modelopt"]}
 
 
 def make(place, command):

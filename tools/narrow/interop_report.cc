@@ -7,6 +7,7 @@
 #include "report/json.h"
 #include "report/numbers.h"
 #include "report/table.h"
+#include "special_report.h"
 
 namespace narrow::command {
 namespace {
@@ -22,6 +23,7 @@ void print_interop_report(Context& context, const std::string& input, const std:
   for (const TensorProof& tensor : report.tensors) {
     report::Json object{{"name", tensor.name}, {"scheme", tensor.scheme.to_string()}, {"exact", tensor.is_exact}};
     object.update(report::error_object(tensor.error));
+    object.update(special_object(tensor.source));
     tensors.push_back(std::move(object));
     exact += tensor.is_exact ? 1 : 0;
   }
@@ -31,6 +33,7 @@ void print_interop_report(Context& context, const std::string& input, const std:
                   {"quantized", report.tensors.size()},
                   {"exact", exact},
                   {"copied", report.copied},
+                  {"kept", kept_objects(report.kept)},
                   {"bytes_before", report.bytes_before},
                   {"bytes_after", report.bytes_after},
                   {"seconds", report.seconds},
@@ -51,6 +54,8 @@ void print_interop_report(Context& context, const std::string& input, const std:
                : proof == Proof::kShown ? fmt::format("requantized, {}", report::decibel_text(tensor.error.sqnr_db))
                                         : report::decibel_text(tensor.error.sqnr_db)});
   if (table.row_count() > 0) context.print(table.render(context.out) + "\n");
+  for (const TensorProof& tensor : report.tensors) print_special(context, tensor.name, tensor.source);
+  for (const KeptTensor& tensor : report.kept) print_kept(context, tensor);
   context.print(fmt::format("{}  {} weights as {}{}, {} other tensors as they are\n",
                             report::painted(context.out, report::Paint::kGood, output), report.tensors.size(), name_of(report.target),
                             proof == Proof::kShown ? fmt::format(", {} of them code-exact", exact) : std::string(), report.copied));

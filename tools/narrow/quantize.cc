@@ -16,6 +16,7 @@
 #include "recipe_options.h"
 #include "report/numbers.h"
 #include "report/table.h"
+#include "special_report.h"
 
 namespace narrow::command {
 namespace {
@@ -30,7 +31,7 @@ struct QuantizeCommandOptions {
   std::string input, output, form, journal, method = "rtn";
   RecipeOptions recipe;
   TokenOptions tokens;
-  bool act_order = false;
+  bool act_order = false, compat = false;
   double damping = 0.01, strength = 0.5;
 };
 
@@ -87,6 +88,7 @@ Json result_object(const QuantizeCommandOptions& options, const Recipe& recipe, 
     Json object{{"name", tensor.name}, {"scheme", tensor.scheme.to_string()}};
     object.update(report::error_object(tensor.error));
     object["clipped"] = tensor.clipped;
+    object.update(special_object(tensor.source));
     tensors.push_back(std::move(object));
   }
   return {{"input", options.input},
@@ -104,6 +106,8 @@ Json result_object(const QuantizeCommandOptions& options, const Recipe& recipe, 
           {"seconds", report.seconds},
           {"fit_seconds", method.fit_seconds},
           {"fallbacks", method.fallbacks},
+          {"on_nonfinite", std::string(name_of(recipe.on_nonfinite))},
+          {"kept", kept_objects(report.kept)},
           {"modules", module_objects(method)},
           {"tensors", tensors}};
 }
@@ -133,6 +137,8 @@ void print_summary(Context& context, const QuantizeCommandOptions& options, cons
                report::value_text(worst[i].error.max_absolute), report::value_text(worst[i].error.rms),
                report::percent_text(worst[i].clipped)});
   if (table.row_count() > 0) context.print(table.render(context.out) + "\n");
+  for (const TensorResult& tensor : report.tensors) print_special(context, tensor.name, tensor.source);
+  for (const KeptTensor& tensor : report.kept) print_kept(context, tensor);
   context.print(fmt::format("{}  {} of {} tensors to {} at {:.3f} bits per weight, SQNR {}\n",
                             report::painted(context.out, Paint::kGood, options.output), report.tensors.size(), report.plan.tensors.size(),
                             recipe.scheme.to_string(), report.plan.bits_per_weight, report::decibel_text(report.sqnr_db)));
@@ -142,6 +148,8 @@ void print_summary(Context& context, const QuantizeCommandOptions& options, cons
 
 void run_export(Context& context, const QuantizeCommandOptions& options, const Recipe& recipe) {
   catch_interrupts();
+  if (options.compat && gguf_type(options.form))
+    throw InvalidArgument("--compat is of ct, gptq and awq; plain weights become ggml's blocks by ggml's rules in narrow convert");
   if (const std::optional<std::string> type = gguf_type(options.form)) {
     report::Progress progress(stderr, context.progress_mode(), context.err, "export", 0);
     const GgufReport report = export_gguf(options.input, options.output, recipe, *type, [&](const TensorProgress& tensor) {
@@ -154,10 +162,13 @@ void run_export(Context& context, const QuantizeCommandOptions& options, const R
   InteropReport report;
   {
     report::Progress progress(stderr, context.progress_mode(), context.err, "export", 0);
-    report = export_checkpoint(options.input, options.output, recipe, target, [&](const TensorProgress& tensor) {
-      throw_if_interrupted();
-      progress.update(tensor.name, tensor.stage == Stage::kVerified ? "verified" : "written", tensor.bytes_done, tensor.bytes_total);
-    });
+    report = export_checkpoint(
+        options.input, options.output, recipe, target,
+        [&](const TensorProgress& tensor) {
+          throw_if_interrupted();
+          progress.update(tensor.name, tensor.stage == Stage::kVerified ? "verified" : "written", tensor.bytes_done, tensor.bytes_total);
+        },
+        options.compat ? ScaleRules::kEcosystem : ScaleRules::kNarrow);
   }
   print_interop_report(context, options.input, options.output, report, Proof::kWorst);
 }
@@ -165,6 +176,8 @@ void run_export(Context& context, const QuantizeCommandOptions& options, const R
 void run_quantize(Context& context, const CLI::App& command, const QuantizeCommandOptions& options) {
   const Method method = make_method(command, options);
   const Recipe recipe = make_recipe(command, options.recipe);
+  if (options.compat && options.form.empty())
+    throw InvalidArgument("--compat is the rule of another runtime's tools; add --export ct, gptq or awq");
   if (!options.form.empty()) {
     if (!method.is_rounding()) throw InvalidArgument("--export writes rounded weights; quantize by the method first, then narrow convert the result");
     return run_export(context, options, recipe);
@@ -223,7 +236,11 @@ void add_quantize(CLI::App& app, Context& context) {
   command->add_option("IN", options->input, "A safetensors file or a directory")->type_name("")->required();
   command->add_option("OUT", options->output, "The directory to write; it must not exist, or be empty")->type_name("")->required();
   add_recipe_options(*command, context, options->recipe);
-  command->add_option("--export", options->form, "Write the form that another runtime loads: ct, gptq, awq, fp8-block, gguf[:TYPE]")->type_name("FORM");
+  command
+      ->add_option("--export", options->form, "Write the form that another runtime loads: ct, gptq, awq, fp8-block, modelopt, gguf[:TYPE]")
+      ->type_name("FORM");
+  command->add_flag("--compat", options->compat,
+                    "With --export: scales and codes by the rule of that runtime's own tools, not by narrow's");
   command->add_option("--method", options->method, "How weights become codes: rtn (default), or steps joined by +:\nrotate, smoothquant, awq, correct, gptq, clip, refine")->option_text("METHOD");
   command->add_flag("--act-order", options->act_order, "GPTQ: columns with the largest inputs first");
   command->add_option("--damping", options->damping, "Share of the Hessian's mean diagonal added to it (default 0.01)")->option_text("SHARE");

@@ -66,7 +66,7 @@ def interop_cases(place):
     for form, suffixes in {"gptq": (".qweight", ".qzeros", ".scales", ".g_idx"), "awq": (".qweight", ".qzeros", ".scales"),
                            "fp8": (".weight_scale_inv",), "ct": (".weight_packed", ".weight_scale", ".weight_shape"),
                            "ct_int8": (".weight_scale",), "ct_fp8": (".weight_scale",), "ct_nvfp4": (".weight_packed", ".weight_scale",
-                           ".weight_global_scale")}.items():
+                           ".weight_global_scale"), "modelopt": (".weight",)}.items():
         tensors, metadata = seeds.read_safetensors(place / form / "model.safetensors")
         module = "model.layers.0.mlp.up_proj"
         for suffix in suffixes:
@@ -108,6 +108,14 @@ def interop_cases(place):
         copy["model.layers.0.mlp.up_proj.weight_shape"] = (dtype, shape, LITTLE("<qq", *value))
         yield Case("interop", "ct/weight_shape_" + name, "ct", {"model.safetensors": seeds.safetensors(copy, metadata)}, ["convert", "{in}",
                    "{out}", "--to", "narrow"])
+    for form, suffix in {"modelopt": ".weight_scale_2", "modelopt_fp8": ".weight_scale"}.items():
+        tensors, metadata = seeds.read_safetensors(place / form / "model.safetensors")
+        for name, numbers in {"nan": [float("nan")], "inf": [float("inf")], "two": [1.0, 2.0], **({"zero": [0.0], "negative": [-1.0]}
+                              if form == "modelopt" else {})}.items():
+            copy = dict(tensors)
+            copy["model.layers.0.mlp.up_proj" + suffix] = ("F32", [len(numbers)], LITTLE(f"<{len(numbers)}f", *numbers))
+            yield Case("interop", f"{form}/scale_{name}", form, {"model.safetensors": seeds.safetensors(copy, metadata)},
+                       ["convert", "{in}", "{out}", "--to", "narrow"])
     tensors, metadata = seeds.read_safetensors(place / "ct_nvfp4/model.safetensors")
     for name, value in {"zero": 0.0, "nan": float("nan"), "negative": -1.0, "inf": float("inf")}.items():
         copy = dict(tensors)

@@ -7,6 +7,7 @@ def recipe_cases():
     texts = dict(disguises())
     texts.update({"list": b"- int8:row\n", "text": b"int8:row\n", "number": b"7\n", "null": b"null\n", "no_scheme": b"ignore: [lm_head]\n",
                   "scheme_twice": b"scheme: int8:row\nscheme: int4:row\n",
+                  "policy_unknown": b"scheme: int8:row\non_nonfinite: ignore\n", "policy_list": b"scheme: int8:row\non_nonfinite: [keep]\n",
                   "unknown_key": b"scheme: int8:row\nmagic: 1\n", "scheme_list": b"scheme: [int8:row]\n", "scheme_map": b"scheme: {a: b}\n",
                   "scheme_null": b"scheme:\n", "scheme_unknown": b"scheme: int77:row\n",
                   "scheme_long": b"scheme: " + b"x" * 500_000 + b"\n", "scheme_block_0": b"scheme: int4:block0\n",
