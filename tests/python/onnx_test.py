@@ -192,6 +192,23 @@ def test_compare_finds_the_worst_node(tmp_path):
     assert [error.sqnr_db for error in errors] == sorted(error.sqnr_db for error in errors)
     assert all(error.sqnr_db > 20 for error in errors)
     assert narrow.onnx.compare(model, model, data)[0].sqnr_db == float("inf")
+    narrow.onnx.write_report(tmp_path / "errors.html", errors, "int8 <of> a net")
+    page = (tmp_path / "errors.html").read_text()
+    assert page.count("<rect") == len(errors) == page.count("<tr>") - 1 and "int8 &lt;of&gt; a net" in page
+    assert page.index(f">{errors[0].tensor}<") < page.index(f">{errors[-1].tensor}<")
+    assert [path.name for path in tmp_path.iterdir()] == ["errors.html"]
+
+
+def test_report_takes_any_name_and_any_error():
+    errors = [
+        narrow.onnx.NodeError("<script>", "MatMul", float("-inf"), 1.0, 1),
+        narrow.onnx.NodeError('a"b', "Conv", float("inf"), 0.0, 0),
+        narrow.onnx.NodeError("c", "Relu", 12.5, 0.25, 2),
+    ]
+    page = narrow.onnx.report_html(errors)
+    assert "<script" not in page and "&lt;script&gt;" in page and "noise alone" in page and "equal" in page and "12.50 dB" in page
+    assert page.count('class=low') == 2
+    assert narrow.onnx.report_html([]).count("<rect") == 0
 
 
 def test_small_network_keeps_its_accuracy():
@@ -516,6 +533,8 @@ def test_command(tmp_path):
     assert command("lint", tmp_path / "int8.onnx").returncode == 0
     errors = json.loads(command("compare", tmp_path / "model.onnx", tmp_path / "int8.onnx", "--json", "--data", *data).stdout)["tensors"]
     assert errors[0]["sqnr_db"] > 30
+    shown = command("compare", tmp_path / "model.onnx", tmp_path / "int8.onnx", "--html", tmp_path / "errors.html", "--data", *data)
+    assert shown.returncode == 0 and "int8.onnx beside model.onnx" in (tmp_path / "errors.html").read_text()
     wrong = command("quantize", tmp_path / "model.onnx", tmp_path / "no.onnx", "--weights", "int3:row")
     assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1 and not (tmp_path / "no.onnx").exists()
     assert command("lint", tmp_path / "0.npz").returncode == 2

@@ -12,6 +12,7 @@ from .export import export, export_causal_lm
 from .fold import fold_batch_norms, fold_constants
 from .lint import Finding, lint
 from .quantize import QuantizeConfig, quantize
+from .report import report_html, write_report
 
 __all__ = [
     "Finding",
@@ -25,4 +26,6 @@ __all__ = [
     "fold_constants",
     "lint",
     "quantize",
+    "report_html",
+    "write_report",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import pathlib
 import sys
 from collections.abc import Iterator
 
@@ -58,11 +60,14 @@ def _lint(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from . import compare
+    from . import compare, write_report
 
     errors = compare(arguments.input, arguments.quantized, _read_examples(arguments.data))
-    if arguments.json:
-        print(json.dumps({"tensors": [vars(error) for error in errors]}))
+    if arguments.html:
+        write_report(arguments.html, errors, f"{pathlib.Path(arguments.quantized).name} beside {pathlib.Path(arguments.input).name}")
+    if arguments.json:  # JSON has no infinities
+        number = lambda value: value if math.isfinite(value) else None  # noqa: E731
+        print(json.dumps({"tensors": [vars(error) | {"sqnr_db": number(error.sqnr_db)} for error in errors]}))
     else:
         for error in errors[: arguments.worst]:
             print(f"{error.sqnr_db:8.2f} dB  {error.operator:20} {error.tensor}")
@@ -101,6 +106,7 @@ def main(argv: list[str] | None = None) -> int:
     sub.add_argument("--target", default="tensorrt", help="tensorrt or ort")
     sub = command("compare", _compare, "Signal-to-noise ratio of every node, worst first", "input", "quantized")
     sub.add_argument("--data", nargs="+", required=True, help=".npz files with example inputs by name")
+    sub.add_argument("--html", help="also write a page with every node's error here")
     sub.add_argument("--worst", type=int, default=20, help="how many to show")
     sub = command("export", _export, "A Hugging Face decoder as an fp32 graph", "input", "output")
     sub.add_argument("--length", type=int, default=512, help="tokens of the graph's input")

@@ -21,6 +21,7 @@ class NodeError:
     operator: str
     sqnr_db: float  #: 10 log10(sum x^2 / sum (x-y)^2); infinite where they are equal
     max_absolute: float
+    position: int = 0  #: of its node in the float graph
 
 
 def compare(
@@ -38,6 +39,7 @@ def compare(
         for name in node.output
         if name in there and node.op_type not in ("Constant", "Shape")
     }
+    positions = {name: position for position, node in enumerate(model.graph.node) for name in node.output}
     names = list(operators)
     signal = dict.fromkeys(names, 0.0)
     noise = dict.fromkeys(names, 0.0)
@@ -54,7 +56,10 @@ def compare(
             signal[name] += float(np.sum(np.square(x[finite], dtype=np.float64)))
             noise[name] += float(np.sum(np.square(difference)))
             largest[name] = max(largest[name], float(np.max(np.abs(difference), initial=0.0)))
-    errors = [NodeError(name, operator, _decibel(signal[name], noise[name]), largest[name]) for name, operator in operators.items()]
+    errors = [
+        NodeError(name, operator, _decibel(signal[name], noise[name]), largest[name], positions[name])
+        for name, operator in operators.items()
+    ]
     return sorted(errors, key=lambda error: error.sqnr_db)
 
 

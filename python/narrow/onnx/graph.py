@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import stat
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -19,17 +20,57 @@ _IR_VERSIONS = ((23, 11), (21, 10), (19, 9))
 
 
 def load(model: onnx.ModelProto | str | os.PathLike[str]) -> onnx.ModelProto:
-    """A copy of the model, or the file's."""
+    """A copy of the model, or the file's, which onnx's checker has seen: its operators, names, order and external data."""
     if isinstance(model, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
         return copy
+    path = os.fspath(model)
+    if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+        raise InvalidArgument(f"{path} is no file")
     try:
-        return onnx.load(os.fspath(model))
-    except FileNotFoundError:
-        raise
+        read = onnx.load(path, load_external_data=False)
+        _check_locations(read)
+        onnx.load_external_data_for_model(read, os.path.dirname(path))
+        _check_sizes(read)
+        onnx.checker.check_model(path)  # by its path: a graph of more than 2 GB cannot be checked in memory
     except Exception as error:  # protobuf has no common base class for what it throws
-        raise InvalidArgument(f"{os.fspath(model)} is no ONNX model: {error}") from None
+        raise InvalidArgument(f"{path} is no ONNX model that can be read: {_one_line(error)}") from None
+    if not read.graph.node:
+        raise InvalidArgument(f"{path} is an ONNX model without a node")
+    newest = onnx.defs.onnx_opset_version()
+    for entry in read.opset_import:
+        if entry.domain in ("", "ai.onnx") and entry.version > newest:
+            raise InvalidArgument(f"{path} is of opset {entry.version}; the onnx package here knows {newest} at most")
+    return read
+
+
+def _check_locations(model: onnx.ModelProto) -> None:
+    """Names of files end where others would end them; where they lead is onnx's to check."""
+    for tensor in model.graph.initializer:
+        if any("\0" in entry.value for entry in tensor.external_data):
+            raise ValueError(f"the place of {tensor.name!r} has a NUL in it")
+
+
+def _check_sizes(model: onnx.ModelProto) -> None:
+    """Every constant has a known type, and the bytes that its shape takes."""
+    bits = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.FLOAT4E2M1: 4}
+    for tensor in model.graph.initializer:
+        if not tensor.HasField("raw_data"):
+            continue
+        try:
+            width = bits.get(tensor.data_type) or 8 * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(f"{tensor.name!r} has the unknown type {tensor.data_type}") from None
+        expected = (math.prod(tensor.dims) * width + 7) // 8
+        if len(tensor.raw_data) != expected:
+            raise ValueError(f"{tensor.name!r} has {len(tensor.raw_data)} bytes, and its shape {list(tensor.dims)} takes {expected}")
+
+
+def _one_line(error: Exception) -> str:
+    """The first sentence of another library, without what it quotes from the file in control characters."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return "".join(c if c.isprintable() else "?" for c in lines[0])[:200]
 
 
 def attribute(node: NodeProto, name: str, otherwise: Any = None) -> Any:
