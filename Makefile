@@ -1,14 +1,15 @@
 # The thin front of narrow. `make help` lists what there is.
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
-SECONDS_EACH ?= 30
+SECONDS_EACH ?= $(or $(SECONDS),30)
 BIN := build/release/bin
 PYTHON := .venv/bin/python
 # Programs run side by side here: threads that wait should not spin for long (tools/narrow/thread_waiting.h).
 export GOMP_SPINCOUNT ?= 5000
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-unit test-sanitizers test-python test-install test-arm bench fuzz torture same-bytes gpu-test gpu-bench format tidy rules clean help
+.PHONY: setup build demo test test-unit test-sanitizers test-sanitizers-all test-threads test-offline test-python test-install test-arm bench \
+  fuzz parser-coverage torture same-bytes reproducible gpu-test gpu-bench format tidy rules clean help
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -44,9 +45,26 @@ test-arm: setup ## the AArch64 kernels, cross-compiled and run under qemu
 # What reads files and strings that others wrote, and the operations under them.
 SANITIZED := format_codec_test format_packing_test format_scheme_test ops_quantize_test io_checkpoint_test io_malformed_test io_safetensors_test \
   io_gguf_blocks_test io_gguf_file_test methods_gguf_test io_word_packing_test methods_recipe_test methods_quantize_checkpoint_test methods_convert_checkpoint_test
-test-sanitizers: setup ## the readers of foreign files under the address and undefined-behaviour sanitizers
-	@cmake --preset dev > /dev/null && cmake --build --preset dev -j $(JOBS) --target $(SANITIZED)
-	@ctest --preset dev -j $(JOBS) -R "^($$(echo $(SANITIZED) | tr ' ' '|'))$$"
+SMOKED := $(addprefix smoke_,config gguf manifest recipe safetensors_header scheme shard_index tokenizer)
+test-sanitizers: setup ## the readers of foreign files and their fuzz targets under the address and undefined-behaviour sanitizers
+	@cmake --preset dev > /dev/null && cmake --build --preset dev -j $(JOBS) --target $(SANITIZED) $(SMOKED)
+	@ctest --preset dev -j $(JOBS) -R "^($$(echo $(SANITIZED) $(SMOKED) | tr ' ' '|'))$$"
+
+test-sanitizers-all: setup ## every test program under the address and undefined-behaviour sanitizers (slow)
+	@cmake --preset dev > /dev/null && cmake --build --preset dev -j $(JOBS)
+	@ctest --preset dev -j $(JOBS)
+
+# LLVM's OpenMP tells the thread sanitizer what its barriers order, through libarcher.
+THREADED := ops_quantize_test ops_matmul_test ops_fused_test calibrate_calibrate_test io_checkpoint_test methods_quantize_checkpoint_test \
+  methods_gptq_test model_model_test
+test-threads: setup ## the programs that share work among threads, under the thread sanitizer (slow)
+	@cmake --preset tsan > /dev/null && cmake --build --preset tsan -j $(JOBS) --target $(THREADED)
+	@TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1 OMP_TOOL_LIBRARIES=libarcher.so \
+	  LD_LIBRARY_PATH=$$(llvm-config --libdir 2> /dev/null || echo /usr/lib/llvm-14/lib) \
+	  ctest --preset tsan -R "^($$(echo $(THREADED) | tr ' ' '|'))$$"
+
+test-offline: build ## the tests in a network namespace of their own, where there is nobody to talk to
+	@unshare --user --map-root-user --net ctest --preset release -j $(JOBS)
 
 bench: build ## measure the CPU operations beside this machine's own limits
 	@for program in $(BIN)/bench_*; do case $$program in *cuda*) ;; *) $$program $(ARGS) || exit 1;; esac; done
@@ -57,11 +75,17 @@ torture: build ## every malformed file and every fault: files, faults, violation
 	@$(PYTHON) tests/torture/run_faults.py --bin-dir $(BIN)
 	@$(BIN)/random_products 100000
 
+reproducible: setup ## two builds in two places give the same bytes
+	@tools/dev/check_reproducible.sh $(JOBS)
+
 same-bytes: setup ## the same output from g++ and clang++, -O0 and -O3 (slow: four builds)
 	@tools/dev/same_bytes.sh $(JOBS)
 
-fuzz: setup ## run every fuzzer for SECONDS_EACH seconds
+fuzz: setup ## run every fuzzer for SECONDS seconds (30)
 	@tools/dev/fuzz.sh $(SECONDS_EACH)
+
+parser-coverage: setup ## the lines of every parser that the fuzzers' seeds and finds reach
+	@tools/dev/parser_coverage.sh
 
 gpu-test: ## the tests labelled gpu, on a machine with a CUDA device
 	@tools/dev/gpu_run.sh test

@@ -5,6 +5,7 @@
 
 #include "as_file.h"
 #include "io/interop.h"
+#include "json_mutator.h"
 #include "narrow/error.h"
 #include "narrow/model.h"
 
@@ -37,6 +38,10 @@ fs::path make_model() {
 }
 
 }  // namespace
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
+  return narrow::fuzz::mutate_json(data, size, most, seed);
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const fs::path place = make_model();

@@ -1,7 +1,12 @@
 // A GGUF header from any bytes: tensors that lie in the file, or an Error.
 #include "as_file.h"
+#include "gguf_mutator.h"
 #include "io/gguf_file.h"
 #include "narrow/error.h"
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
+  return narrow::fuzz::mutate_gguf(data, size, most, seed);
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static narrow::fuzz::AsFile file;

@@ -5,7 +5,13 @@
 
 #include "io/hash.h"
 #include "io/manifest.h"
+#include "json_mutator.h"
 #include "narrow/error.h"
+
+/// As manifests are printed, with their hash last.
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
+  return narrow::fuzz::mutate_json(data, size, most, seed, 2, "\n");
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   constexpr std::size_t kHash = 16, kTail = 4;

@@ -4,7 +4,12 @@
 #include <string_view>
 
 #include "io/checkpoint_directory.h"
+#include "json_mutator.h"
 #include "narrow/error.h"
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
+  return narrow::fuzz::mutate_json(data, size, most, seed);
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {

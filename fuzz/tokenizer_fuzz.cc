@@ -1,7 +1,12 @@
 // A tokenizer.json from any text: one whose tokens give a text back, or an Error.
 #include "as_file.h"
+#include "json_mutator.h"
 #include "narrow/error.h"
 #include "narrow/tokenizer.h"
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
+  return narrow::fuzz::mutate_json(data, size, most, seed);
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static narrow::fuzz::AsFile file;

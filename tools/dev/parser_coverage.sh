@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# The share of every parser's lines that the fuzzers' committed seeds, and what they found here (build/fuzz/corpus), reach. Exits 1 below 90 %.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+place=build/coverage
+cmake -S . -B "$place" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="-O1 -fprofile-instr-generate -fcoverage-mapping" \
+  -DCMAKE_CXX_COMPILER=clang++ -DNARROW_CUDA=OFF -DNARROW_CPU_KERNELS=OFF -DNARROW_BUILD_TESTS=OFF -DNARROW_BUILD_TOOLS=OFF \
+  -DNARROW_BUILD_BENCHMARKS=OFF -DNARROW_BUILD_FUZZERS=ON > /dev/null
+cmake --build "$place" --target fuzzers > "$place/build.log" || { cat "$place/build.log"; exit 1; }
+
+# parser: the files that read its language
+declare -A sources=(
+  [safetensors_header]="io/safetensors_header.cc io/json.cc"
+  [shard_index]="io/checkpoint_directory.cc"
+  [manifest]="io/manifest.cc"
+  [config]="model/config.cc io/interop.cc"
+  [gguf]="io/gguf_file.cc"
+  [tokenizer]="model/tokenizer/read_tokenizer.cc model/tokenizer/bpe.cc"
+  [recipe]="methods/recipe_yaml.cc methods/recipe.cc"
+  [scheme]="format/scheme.cc")
+worst=100
+for name in $(printf '%s\n' "${!sources[@]}" | sort); do
+  target=$place/bin/fuzz_$name
+  found=build/fuzz/corpus/fuzz_$name
+  mkdir -p "$found"
+  LLVM_PROFILE_FILE=$place/$name.profraw "$target" -runs=0 "fuzz/corpus/fuzz_$name" "$found" > "$place/$name.log" 2>&1
+  llvm-profdata merge -o "$place/$name.profdata" "$place/$name.profraw"
+  for file in ${sources[$name]}; do
+    share=$(llvm-cov report "$target" -instr-profile="$place/$name.profdata" "src/$file" | awk '/^TOTAL/ {sub("%", "", $10); print $10}')
+    printf '%-20s %-36s %6s %% of lines\n' "$name" "$file" "$share"
+    worst=$(awk -v a="$worst" -v b="$share" 'BEGIN {print a < b ? a : b}')
+  done
+done
+awk -v worst="$worst" 'BEGIN {exit worst < 90}' || { echo "below 90 %"; exit 1; }
