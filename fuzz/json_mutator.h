@@ -116,8 +116,10 @@ class JsonMutator {
         }
         return;
       case 5:
-        if (node.is_number_integer())
-          node = node.get<std::int64_t>() + (below(2) == 0 ? 1 : -1) * static_cast<std::int64_t>(std::uint64_t{1} << below(12));
+        if (node.is_number_integer()) {
+          const std::uint64_t step = std::uint64_t{1} << below(12);
+          node = static_cast<std::int64_t>(node.get<std::uint64_t>() + (below(2) == 0 ? step : ~step + 1));  // wraps
+        }
         return;
       case 6:
         if (node.is_array() && node.size() < 64) node.insert(node.end(), below(64), interesting());

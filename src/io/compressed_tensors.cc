@@ -177,7 +177,7 @@ Granularity granularity_of(const Json& arguments) {
       const std::size_t cross = text.find('x');
       return Granularity::block(std::atoll(text.c_str()), cross == std::string::npos ? 0 : std::atoll(text.c_str() + cross + 1));
     }
-    return Granularity::block(block.at(0).get<std::int64_t>(), block.at(1).get<std::int64_t>());
+    return Granularity::block(whole_number(block, std::size_t{0}), whole_number(block, 1));
   }
   if (strategy != "group" && strategy != "tensor_group")
     throw Unsupported(fmt::format("compressed-tensors' strategy {} is not read for weights", in_quotes(strategy)));

@@ -78,13 +78,20 @@ Json parse_json(std::string_view text, const std::filesystem::path& path) {
   return Json::parse(text.begin(), text.end());
 }
 
-std::int64_t whole_number(const Json& object, const char* key) {
-  const Json& value = object.at(key);
+namespace {
+
+/// nlohmann converts any number to any type: what does not fit would be undefined.
+std::int64_t checked_whole(const Json& value, std::string_view what) {
   const bool fits = value.is_number_unsigned() ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())
                                                : value.is_number_integer();
-  if (!fits) throw InvalidArgument(fmt::format("{} is {}, which is no whole number", key, in_quotes(value.dump())));
+  if (!fits) throw InvalidArgument(fmt::format("{} is {}, which is no whole number", what, in_quotes(value.dump())));
   return value.get<std::int64_t>();
 }
+
+}  // namespace
+
+std::int64_t whole_number(const Json& object, const char* key) { return checked_whole(object.at(key), key); }
+std::int64_t whole_number(const Json& array, std::size_t index) { return checked_whole(array.at(index), "a number of a list"); }
 
 OrderedJson parse_ordered_json(std::string_view text, const std::filesystem::path& path) {
   Check limited;

@@ -18,6 +18,8 @@ inline constexpr std::uint64_t kLargestJsonFile = std::uint64_t{256} << 20;
 /// object[key] as a whole number. Throws InvalidArgument for a text, a fraction, or a number beyond 64 bits; nlohmann's exception where it is
 /// missing.
 std::int64_t whole_number(const Json& object, const char* key);
+/// The same of an array's element.
+std::int64_t whole_number(const Json& array, std::size_t index);
 
 /// Throws CorruptFile naming the path and the offset: broken JSON, a byte-order mark, a NUL, a key twice in one object,
 /// or more than 64 levels.

@@ -72,6 +72,12 @@ Manifest::LogicalTensor parse_tensor(const std::string& name, const Json& json) 
   return tensor;
 }
 
+std::uint64_t bytes_at(const Json& file, const char* key) {
+  const std::int64_t bytes = whole_number(file, key);
+  if (bytes < 0) throw InvalidArgument(fmt::format("{} is {}", key, bytes));
+  return static_cast<std::uint64_t>(bytes);
+}
+
 Manifest from_json(const Json& json) {
   Manifest manifest;
   if (json.at("format") != kFormatName) throw InvalidArgument("it is not the manifest of a checkpoint");
@@ -80,11 +86,11 @@ Manifest from_json(const Json& json) {
   manifest.narrow_version = json.at("narrow_version").get<std::string>();
   for (const auto& [name, file] : object_at(json, "files").items()) {
     if (!is_plain_file_name(name) || !is_hash(file.at("header_xxh3"))) throw InvalidArgument(fmt::format("its entry for the file {} is not valid", in_quotes(name)));
-    manifest.files[name] = {file.at("bytes").get<std::uint64_t>(), file.at("header_bytes").get<std::uint64_t>(), file.at("header_xxh3").get<std::string>()};
+    manifest.files[name] = {bytes_at(file, "bytes"), bytes_at(file, "header_bytes"), file.at("header_xxh3").get<std::string>()};
   }
   for (const auto& [name, file] : object_at(json, "side_files").items()) {
     if (!is_plain_file_name(name) || !is_hash(file.at("xxh3"))) throw InvalidArgument(fmt::format("its entry for the file {} is not valid", in_quotes(name)));
-    manifest.side_files[name] = {file.at("bytes").get<std::uint64_t>(), file.at("xxh3").get<std::string>()};
+    manifest.side_files[name] = {bytes_at(file, "bytes"), file.at("xxh3").get<std::string>()};
   }
   for (const auto& [name, tensor] : object_at(json, "tensors").items()) {
     const Manifest::LogicalTensor& parsed = manifest.tensors[name] = parse_tensor(name, tensor);

@@ -40,7 +40,9 @@ ActivationRecipe from_json(const io::Json& json) {
                               scheme == kNone ? std::nullopt : std::optional(ActivationScheme::parse(scheme)));
   }
   for (const auto& [module, entry] : json.at("scales").items()) {
-    const StaticScale scale{entry.at("scale").get<float>(), entry.at("zero_point").get<std::uint8_t>()};
+    const std::int64_t zero = io::whole_number(entry, "zero_point");
+    if (zero < 0 || zero > 255) throw InvalidArgument(fmt::format("the zero point of {} is {}", io::in_quotes(module), zero));
+    const StaticScale scale{entry.at("scale").get<float>(), static_cast<std::uint8_t>(zero)};
     if (!(scale.scale > 0.0f) || !std::isfinite(scale.scale))
       throw InvalidArgument(fmt::format("the scale of {} is not a positive number", io::in_quotes(module)));
     recipe.scales[module] = scale;

@@ -136,9 +136,12 @@ void add_tokenizer(const Checkpoint& input, GgufPairs& pairs) {
       throw Unsupported(fmt::format(
           "gguf: {} is not a byte-level BPE tokenizer with GPT-2's pattern, the only kind that narrow carries over", path.string()));
     std::map<std::int64_t, std::pair<std::string, std::int32_t>> tokens;
-    for (const auto& [token, id] : model.at("vocab").items()) tokens[id.get<std::int64_t>()] = {token, kNormal};
+    for (const auto& [token, id] : model.at("vocab").items()) {
+      if (!id.is_number_integer()) reject(fmt::format("the token {} has no number", io::in_quotes(token)));
+      tokens[id.get<std::int64_t>()] = {token, kNormal};
+    }
     for (const io::Json& added : json.value("added_tokens", io::Json::array()))
-      tokens[added.at("id").get<std::int64_t>()] = {added.at("content").get<std::string>(),
+      tokens[io::whole_number(added, "id")] = {added.at("content").get<std::string>(),
                                                     added.value("special", false) ? kControl : kUserDefined};
     std::vector<std::string> texts, merges;
     std::vector<std::int32_t> types;
