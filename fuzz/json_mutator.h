@@ -25,10 +25,13 @@ class JsonMutator {
     Json document = Json::parse(text, text + size, nullptr, false);
     if (document.is_discarded()) return {};
     for (unsigned changes = 1 + below(2); changes > 0; --changes) change(document);
-    return document.dump(indent, ' ', false, Json::error_handler_t::replace);
+    return printed(document, indent);
   }
 
  private:
+  /// Texts that mutation has made no UTF-8 are printed all the same.
+  static std::string printed(const Json& document, int indent) { return document.dump(indent, ' ', false, Json::error_handler_t::replace); }
+
   unsigned below(std::size_t count) { return count == 0 ? 0 : static_cast<unsigned>(random_() % count); }
 
   void collect(Json& node, std::vector<Json*>& nodes) {
@@ -93,7 +96,7 @@ class JsonMutator {
     const Json other = *nodes[below(nodes.size())];
     switch (below(8)) {
       case 0:
-        node = other.dump().size() < most_ / 4 ? other : interesting();
+        node = printed(other, -1).size() < most_ / 4 ? other : interesting();
         return;
       case 1:
         node = interesting();
