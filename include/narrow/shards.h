@@ -44,6 +44,20 @@ class ShardedQuantize {
   /// Throws where `output` is taken, lies in the input or has too little room.
   void check_output(const std::filesystem::path& output) const;
 
+  /// A method over many processes, for what chooses codes: each reads some chunks of the text (walk), the sums of all are added in the order of
+  /// the text, the weights of one input are fitted by whoever is free, and everybody goes on with them. Codes meet in the journal.
+  /// check_fit throws where the method cannot be used so.
+  void check_fit(const Method& method, bool has_text) const;
+  /// The planned weights of these modules, or all planned tensors.
+  std::vector<std::string> planned(std::span<const std::string> modules) const;
+  std::vector<std::string> planned() const;
+  /// Fits one planned tensor and puts it into the journal, where it is not there yet.
+  FittedModule fit(const std::string& tensor, const InputMoments& moments, const FittedJournal& journal) const;
+  /// Reads some chunks of the text layer by layer. visit gets the modules that share an input and the sums of each chunk; when it returns, the
+  /// journal has their weights.
+  using MomentVisitor = std::function<void(std::span<const std::string> modules, const std::vector<InputMoments>& chunks)>;
+  void walk(std::span<const std::vector<std::int32_t>> windows, const FittedJournal& journal, const MomentVisitor& visit) const;
+
   /// Writes one shard into the directory `place`, durable and under its name, reads it back, and returns its report.
   std::string write(std::size_t shard, const std::filesystem::path& place, const FittedJournal& fitted = {},
                     const ProgressCallback& progress = {}) const;

@@ -5,7 +5,7 @@
 
 #include "io/hash.h"
 #include "io/text.h"
-#include "methods/journal.h"
+#include "methods/fit.h"
 #include "methods/quantize_run.h"
 #include "narrow/error.h"
 #include "narrow/shards.h"
@@ -20,6 +20,8 @@ struct ShardedQuantize::State {
       Shard& shard = shards.emplace_back(Shard{file.name, file.tensors.size(), 0, file.layout.file_bytes});
       for (const PlannedTensor* tensor : file.tensors) shard.bytes_before += tensor->bytes_before;
     }
+    for (const PlannedTensor& tensor : run.plan().tensors)
+      if (tensor.fate == Fate::kQuantize) quantized.emplace(tensor.name, &tensor);
     io::Hasher hasher;
     const auto add = [&](std::string text) {
       text += '\n';
@@ -34,6 +36,7 @@ struct ShardedQuantize::State {
 
   QuantizeRun run;
   std::vector<Shard> shards;
+  std::map<std::string, const PlannedTensor*> quantized;  ///< by name
   std::string fingerprint;
 };
 
@@ -43,6 +46,61 @@ const Plan& ShardedQuantize::plan() const { return state_->run.plan(); }
 const std::vector<Shard>& ShardedQuantize::shards() const { return state_->shards; }
 const std::string& ShardedQuantize::fingerprint() const { return state_->fingerprint; }
 void ShardedQuantize::check_output(const fs::path& output) const { state_->run.check_output(output); }
+
+void ShardedQuantize::check_fit(const Method& method, bool has_text) const {
+  if (method.folds())
+    throw Unsupported(fmt::format("the method {} changes several layers at once; on a cluster there are correct, gptq, clip and refine", method.to_string()));
+  if (!method.chooses_codes()) throw InvalidArgument(fmt::format("the method {} fits nothing", method.to_string()));
+  const std::vector<std::vector<std::int32_t>> some(1);
+  check_method(method, state_->run.recipe(), state_->run.plan(), {.windows = has_text ? std::span(some) : std::span(some).first(0)});
+}
+
+std::vector<std::string> ShardedQuantize::planned(std::span<const std::string> modules) const {
+  std::vector<std::string> names;
+  for (const std::string& module : modules)
+    if (state_->quantized.contains(module + ".weight")) names.push_back(module + ".weight");
+  return names;
+}
+
+std::vector<std::string> ShardedQuantize::planned() const {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : state_->quantized) names.push_back(name);
+  return names;
+}
+
+FittedModule ShardedQuantize::fit(const std::string& tensor, const InputMoments& moments, const FittedJournal& fitted) const {
+  const auto found = state_->quantized.find(tensor);
+  if (found == state_->quantized.end()) throw InvalidArgument(fmt::format("the plan does not quantize {}", io::in_quotes(tensor)));
+  const PlannedTensor& planned = *found->second;
+  const Journal journal(fitted.directory, fitted.fingerprint);
+  if (auto entry = journal.find(tensor, planned.scheme, planned.shape)) return std::move(entry->module);
+  if (planned.shape.size() != 2) return {.module = tensor, .scheme = planned.scheme, .fallback = "it is not a matrix"};
+  const Journal::Entry entry = fit_tensor(state_->run.input(), planned, moments, fitted.method);
+  journal.add(tensor, entry);
+  return entry.module;
+}
+
+void ShardedQuantize::walk(std::span<const std::vector<std::int32_t>> windows, const FittedJournal& fitted, const MomentVisitor& visit) const {
+  const Journal journal(fitted.directory, fitted.fingerprint);
+  walk_layers(state_->run.input().directory(), windows, fitted.method.correct, [&](const LayerInputs& layer) {
+    std::map<std::string, QuantizedTensor> replaced;
+    const auto take = [&] {
+      bool complete = true;
+      for (const std::string& module : layer.modules) {
+        const auto found = state_->quantized.find(module + ".weight");
+        if (found == state_->quantized.end() || replaced.contains(module)) continue;
+        auto entry = journal.find(found->first, found->second->scheme, found->second->shape);
+        complete = complete && entry.has_value();
+        if (entry) replaced.emplace(module, std::move(entry->quantized));
+      }
+      return complete;
+    };
+    if (take()) return replaced;  // an earlier run went as far
+    visit(layer.modules, chunk_moments(layer));
+    if (!take()) throw InvalidArgument(fmt::format("the weights of {} are not in the journal", layer.modules.front()));
+    return replaced;
+  });
+}
 
 std::string ShardedQuantize::write(std::size_t shard, const fs::path& place, const FittedJournal& fitted,
                                    const ProgressCallback& progress) const {
