@@ -56,8 +56,10 @@ class Cluster:
         )
 
     def _join(self, address: str) -> None:
+        host = address.rpartition(":")[0]
+        place = {"_node_ip_address": host} if host.startswith("127.") else {}  # a cluster on the loopback device is joined there
         try:
-            self.ray.init(address=address, logging_level="error", log_to_driver=False)
+            self.ray.init(address=address, logging_level="error", log_to_driver=False, **place)
         except (ConnectionError, RuntimeError, ValueError) as why:
             reason = str(why).strip().split("\n")[0].rstrip(".")
             raise IoError(f"the cluster {address} does not answer: {reason}") from None
@@ -101,6 +103,8 @@ class RayPool:
         try:
             return self._cluster.ray.get(handle)
         except errors.RayTaskError as raised:
+            if isinstance(raised.cause, RuntimeError) and "failed to import on the worker" in str(raised.cause):
+                raise Unsupported("the workers of the cluster lack the package narrow; install the driver's version there") from None
             raise raised.cause from None
         except (errors.WorkerCrashedError, errors.NodeDiedError, errors.ObjectLostError, errors.RaySystemError, errors.OutOfMemoryError) as lost:
             raise WorkerLost(str(lost).strip().split("\n")[0]) from None
