@@ -92,36 +92,36 @@ def test_an_attempt_that_hangs_is_given_up():
 
 def test_the_simulation_is_the_model_where_nothing_goes_wrong():
     for machines in (1, 7, 100, 1000):
-        job = Job.of(1e11, shard_bytes=2e9)
-        assert simulate(job, machines).seconds == pytest.approx(estimate(job, machines), rel=1e-6)
-    assert seconds_of(1e9, 4.0, Machine(quantize=1e9, network=1e9)) == pytest.approx(2.25)
+        job, machine = Job.of(1e11, shard_bytes=1e9), Machine(workers=2)
+        assert simulate(job, machines, machine).seconds == pytest.approx(estimate(job, machines, machine), rel=1e-6)
+    assert seconds_of(1e9, 4.0, Machine(workers=1, quantize=1e9, network=1e9)) == pytest.approx(2.25)
 
 
 def test_every_shard_is_done_whatever_dies_or_drags():
-    job = Job.of(1e12)
-    well = simulate(job, 100)
-    dying = simulate(job, 100, conditions=Conditions(death_per_hour=6.0, seed=1), policy=Policy(attempts=20))
-    dragging = simulate(job, 100, conditions=Conditions(slow_share=0.05, seed=2))
-    alone = simulate(job, 100, conditions=Conditions(slow_share=0.05, seed=2), policy=Policy(straggler_factor=1e9))
+    job, machine = Job.of(1e12), Machine(workers=1)
+    well = simulate(job, 100, machine)
+    dying = simulate(job, 100, machine, Conditions(death_per_hour=6.0, seed=1), Policy(attempts=20))
+    dragging = simulate(job, 100, machine, Conditions(slow_share=0.05, slow_factor=20.0, seed=2))
+    alone = simulate(job, 100, machine, Conditions(slow_share=0.05, slow_factor=20.0, seed=2), Policy(straggler_factor=1e9))
     assert dying.summary.lost > 0 and dying.seconds > well.seconds
     assert dragging.summary.duplicates > 0 and well.seconds < dragging.seconds < alone.seconds
-    again = simulate(job, 100, conditions=Conditions(death_per_hour=6.0, seed=1), policy=Policy(attempts=20))
+    again = simulate(job, 100, machine, Conditions(death_per_hour=6.0, seed=1), Policy(attempts=20))
     assert dataclasses.replace(again, summary=None) == dataclasses.replace(dying, summary=None)
 
 
 def test_the_bill_follows_the_machines():
-    job = Job.of(1e12)
-    one, many, too_many = simulate(job, 1), simulate(job, 400), simulate(job, 1000)
+    job, machine = Job.of(1e12), Machine(workers=1)
+    one, many, too_many = simulate(job, 1, machine), simulate(job, 400, machine), simulate(job, 1000, machine)
     start = Machine.start_seconds
     assert (one.seconds - start) / (many.seconds - start) == pytest.approx(400)  # the work divides, the start does not
     assert many.dollars / one.dollars == pytest.approx(400 * many.seconds / one.seconds)
     assert too_many.seconds == pytest.approx(many.seconds)  # no more machines work than there are shards
     assert too_many.dollars == pytest.approx(2.5 * many.dollars)
-    slow_store = simulate(job, 400, conditions=Conditions(store=50e9))
+    slow_store = simulate(job, 400, machine, Conditions(store=50e9))
     assert slow_store.seconds >= sum(job.shards) * (1 + 1 / job.ratio) / 50e9 * 0.5
 
 
 def test_machines_are_waited_for():
-    pool = SimulatedPool(Job((1e9,)), 1, Machine(start_seconds=30.0), Conditions())
+    pool = SimulatedPool(Job((1e9,)), 1, Machine(workers=1, start_seconds=30.0), Conditions())
     run_tasks(pool, [1e9])
     assert pool.time > 30.0

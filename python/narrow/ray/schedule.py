@@ -80,31 +80,34 @@ def run_tasks(
 class _Run:
     def __init__(self, pool: Pool, sizes: Sequence[float], policy: Policy, finished: Callable[[int, Any], None] | None):
         self.pool, self.sizes, self.policy, self.finished = pool, list(sizes), policy, finished
-        self.queue = sorted(range(len(sizes)), key=lambda task: (-self.sizes[task], task))
-        self.running: list[_Running] = []
+        self.queue = collections.deque(sorted(range(len(sizes)), key=lambda task: (-self.sizes[task], task)))
+        self.running: dict[Any, _Running] = {}  # by handle
+        self.copies = [0] * len(self.sizes)  # attempts that run
         self.failures = [0] * len(self.sizes)
         self.done = [False] * len(self.sizes)
+        self.left = len(self.sizes)
         self.rates: list[float] = []  # seconds per unit of size, of finished tasks, in order
         self.summary = Summary([None] * len(self.sizes))
 
     def go(self) -> Summary:
         try:
-            while not all(self.done):
+            while self.left > 0:
                 self._start()
                 self._collect()
         finally:
-            for attempt in self.running:
-                self.pool.cancel(attempt.handle)
+            for handle in self.running:
+                self.pool.cancel(handle)
         return self.summary
 
     def _submit(self, task: int) -> None:
         handle = self.pool.submit(task, self.summary.attempts)
         self.summary.attempts += 1
-        self.running.append(_Running(task, self.pool.now(), handle))
+        self.copies[task] += 1
+        self.running[handle] = _Running(task, self.pool.now(), handle)
 
     def _start(self) -> None:
         while self.queue and self._free() > 0:
-            self._submit(self.queue.pop(0))
+            self._submit(self.queue.popleft())
         if not self.queue:
             for attempt in self._stragglers()[: max(0, self._free())]:
                 self.summary.duplicates += 1
@@ -123,23 +126,22 @@ class _Run:
 
     def _stragglers(self) -> list[_Running]:
         """Attempts that are slow and stand alone, the slowest first."""
-        now, copies = self.pool.now(), collections.Counter(r.task for r in self.running)
-        slow = [r for r in self.running if copies[r.task] == 1 and now - r.started > self._limit(r.task)]
+        now = self.pool.now()
+        slow = [r for r in self.running.values() if self.copies[r.task] == 1 and now - r.started > self._limit(r.task)]
         return sorted(slow, key=lambda r: (r.started, r.task))
 
     def _next_check(self) -> float:
         """Until when nothing changes but by a result: seconds."""
         now = self.pool.now()
-        moments = [r.started + min(self.policy.timeout_seconds, self._limit(r.task)) for r in self.running]
+        moments = [r.started + min(self.policy.timeout_seconds, self._limit(r.task)) for r in self.running.values()]
         waiting = min((moment - now for moment in moments if moment > now), default=float("inf"))
         return min(1.0, waiting + 1e-3)
 
     def _collect(self) -> None:
-        ready = self.pool.wait([r.handle for r in self.running], self._next_check())
-        for attempt in [r for r in self.running if r.handle in ready]:
-            if attempt in self.running:  # not given up because its twin was first
-                self._take(attempt)
-        for attempt in [r for r in self.running if self.pool.now() - r.started > self.policy.timeout_seconds]:
+        for handle in self.pool.wait(list(self.running), self._next_check()):
+            if handle in self.running:  # not given up because its twin was first
+                self._take(self.running[handle])
+        for attempt in [r for r in self.running.values() if self.pool.now() - r.started > self.policy.timeout_seconds]:
             self.summary.timeouts += 1
             self._drop(attempt)
             self.pool.cancel(attempt.handle)
@@ -157,20 +159,23 @@ class _Run:
             return self._retry(attempt.task, failure)
         bisect.insort(self.rates, (self.pool.now() - attempt.started) / max(self.sizes[attempt.task], 1e-9))
         self.done[attempt.task] = True
+        self.left -= 1
         self.summary.results[attempt.task] = result
-        for twin in [r for r in self.running if r.task == attempt.task]:
-            self._drop(twin)
-            self.pool.cancel(twin.handle)
+        if self.copies[attempt.task] > 0:
+            for twin in [r for r in self.running.values() if r.task == attempt.task]:
+                self._drop(twin)
+                self.pool.cancel(twin.handle)
         if self.finished is not None:
             self.finished(attempt.task, result)
 
     def _drop(self, attempt: _Running) -> None:
-        self.running.remove(attempt)
+        del self.running[attempt.handle]
+        self.copies[attempt.task] -= 1
 
     def _retry(self, task: int, why: Exception) -> None:
-        if self.done[task] or any(r.task == task for r in self.running):
+        if self.done[task] or self.copies[task] > 0:
             return  # its twin goes on
         self.failures[task] += 1
         if self.failures[task] >= self.policy.attempts:
             raise why if isinstance(why, Error) else IoError(f"task {task} was lost {self.failures[task]} times with its worker: {why}")
-        self.queue.insert(0, task)
+        self.queue.appendleft(task)

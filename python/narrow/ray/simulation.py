@@ -22,12 +22,13 @@ _EPSILON = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """What one machine does in a second, and costs in an hour."""
+    """What one machine does in a second, and costs in an hour. The rate of a worker is measured (docs/scaling.md), the rest is a choice."""
 
-    quantize: float = 1.0e9  #: bytes of input that all its cores quantize and verify
-    network: float = 1.5e9  #: bytes in and out
+    workers: int = 16  #: tasks side by side, one core each
+    quantize: float = 0.30e9  #: bytes of input that one worker quantizes, writes and verifies
+    network: float = 3.1e9  #: bytes in and out, for all workers together: 25 Gbit/s
     start_seconds: float = 60.0  #: until it takes its first task
-    dollars: float = 1.6  #: per hour
+    dollars: float = 0.8  #: per hour
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Conditions:
     """What goes wrong."""
 
     store: float = float("inf")  #: bytes per second that the shared store gives to all machines together
-    death_per_hour: float = 0.0  #: of one machine; another takes its place after start_seconds
-    slow_share: float = 0.0  #: of the machines
+    death_per_hour: float = 0.0  #: of one worker; another takes its place after start_seconds
+    slow_share: float = 0.0  #: of the workers
     slow_factor: float = 5.0  #: how much slower those are
     seed: int = 0
 
@@ -56,8 +57,8 @@ class Job:
 
 
 def seconds_of(size: float, ratio: float, machine: Machine, store_share: float = float("inf")) -> float:
-    """One shard on one machine: read, quantize and write, one after the other as the workers do."""
-    wire = min(machine.network, store_share)
+    """One shard by one worker: read, quantize and write, one after the other."""
+    wire = min(machine.network / machine.workers, store_share)
     return size / wire + size / machine.quantize + size / ratio / wire
 
 
@@ -70,13 +71,11 @@ class SimulatedPool:
         self.time = 0.0
         self.events: list[tuple[float, int, str, Any]] = []
         self.count = 0
-        self.free: list[float] = []  # factors of machines that wait for work
-        self.running: dict[int, float] = {}  # handle -> its machine's factor
+        self.free: list[float] = []  # factors of workers that wait for work
+        self.running: dict[int, float] = {}  # handle -> its worker's factor
         self.finished: dict[int, bool] = {}  # handle -> whether it came to its end
-        self.cancelled: set[int] = set()
-        self.machine_seconds = 0.0
         self.busy_seconds = 0.0
-        for _ in range(machines):
+        for _ in range(machines * machine.workers):
             self._push(machine.start_seconds, "ready", self._factor())
 
     def _factor(self) -> float:
@@ -91,10 +90,9 @@ class SimulatedPool:
         return len(self.free) + len(self.running)
 
     def submit(self, task: int, attempt: int) -> int:
-        while not self.free:  # the scheduler asks for one slot even where none is up: time passes until a machine is
+        while not self.free:  # the scheduler asks for one slot even where none is up: time passes until one is
             self._pass_moment()
-        self.free.sort()
-        factor = self.free.pop(0)
+        factor = heapq.heappop(self.free)  # the fastest
         share = self.conditions.store / (len(self.running) + 1)
         duration = seconds_of(self.job.shards[task], self.job.ratio, self.machine, share) * factor
         death = self.random.expovariate(self.conditions.death_per_hour / 3600) if self.conditions.death_per_hour else float("inf")
@@ -106,14 +104,14 @@ class SimulatedPool:
         moment, number, kind, value = heapq.heappop(self.events)
         self.time = max(self.time, moment)
         if kind == "ready":
-            self.free.append(value)
+            heapq.heappush(self.free, value)
         elif number in self.running:
             factor = self.running.pop(number)
             came, duration, death = value
             self.finished[number] = came
             self.busy_seconds += min(duration, death)
             if came:
-                self.free.append(factor)
+                heapq.heappush(self.free, factor)
             else:
                 self._push(self.machine.start_seconds, "ready", self._factor())
 
@@ -131,7 +129,7 @@ class SimulatedPool:
                 break
             self._pass_moment()
         ready = [handle for handle in handles if handle in self.finished]
-        return ready[:1]
+        return ready
 
     def result(self, handle: int) -> None:
         if not self.finished[handle]:
@@ -139,7 +137,7 @@ class SimulatedPool:
 
     def cancel(self, handle: int) -> None:
         if handle in self.running:
-            self.free.append(self.running.pop(handle))
+            heapq.heappush(self.free, self.running.pop(handle))
 
     def now(self) -> float:
         return self.time
@@ -165,15 +163,15 @@ def simulate(
     pool = SimulatedPool(job, machines, machine, conditions)
     summary = run_tasks(pool, job.shards, policy)
     hours = machines * pool.time / 3600
-    busy = pool.busy_seconds / max(_EPSILON, machines * pool.time)
+    busy = pool.busy_seconds / max(_EPSILON, machines * machine.workers * pool.time)
     read = sum(job.shards) * summary.attempts / max(1, len(job.shards))
     return Bill(pool.time, hours, hours * machine.dollars, read, sum(job.shards) / job.ratio, min(1.0, busy), summary)
 
 
 def estimate(job: Job, machines: int, machine: Machine = Machine(), conditions: Conditions = Conditions()) -> float:
     """The model without events: rounds of the largest shard; what the simulation must agree with where nothing goes wrong."""
-    at_once = min(machines, len(job.shards))
-    rounds = -(-len(job.shards) // machines)
+    workers = machines * machine.workers
+    at_once, rounds = min(workers, len(job.shards)), -(-len(job.shards) // workers)
     return machine.start_seconds + rounds * seconds_of(max(job.shards), job.ratio, machine, conditions.store / at_once)
 
 
@@ -182,14 +180,15 @@ def main() -> None:
     parser.add_argument("--parameters", type=float, default=1e12)
     parser.add_argument("--machines", type=int, nargs="+", default=[1, 10, 100, 1000])
     parser.add_argument("--shard-bytes", type=float, default=5e9)
-    parser.add_argument("--quantize", type=float, default=Machine.quantize, help="bytes of input per second and machine")
+    parser.add_argument("--quantize", type=float, default=Machine.quantize, help="bytes of input per second and worker")
+    parser.add_argument("--workers", type=int, default=Machine.workers, help="per machine")
     parser.add_argument("--network", type=float, default=Machine.network)
     parser.add_argument("--dollars", type=float, default=Machine.dollars, help="per machine and hour")
     parser.add_argument("--store", type=float, default=float("inf"), help="bytes per second of the shared store")
-    parser.add_argument("--deaths", type=float, default=0.0, help="per machine and hour")
-    parser.add_argument("--slow", type=float, default=0.0, help="the share of machines that are five times slower")
+    parser.add_argument("--deaths", type=float, default=0.0, help="per worker and hour")
+    parser.add_argument("--slow", type=float, default=0.0, help="the share of workers that are five times slower")
     arguments = parser.parse_args()
-    machine = Machine(arguments.quantize, arguments.network, dollars=arguments.dollars)
+    machine = Machine(arguments.workers, arguments.quantize, arguments.network, dollars=arguments.dollars)
     conditions = Conditions(arguments.store, arguments.deaths, arguments.slow)
     job = Job.of(arguments.parameters, arguments.shard_bytes)
     print(f"{len(job.shards)} shards, {sum(job.shards) / 1e12:.2f} TB in, {sum(job.shards) / job.ratio / 1e12:.2f} TB out")
