@@ -55,7 +55,7 @@ struct FittedWeight {
   std::string fallback{};         ///< why GPTQ did not run; empty where it did or was not asked for
 };
 
-/// What a text tells of the input of some weights: sums over its tokens, row-major. `change` and `missing` are of the step correct, with P the
+/// What a text tells of the input of some weights: sums over its tokens. `change` and `missing` are of the step correct, with P the
 /// plain model's input and S what its stream has over this one's (empty where the output does not join the stream).
 struct InputMoments {
   std::int64_t channels = 0;

@@ -132,7 +132,7 @@ Model open_model(const std::filesystem::path& path, const ModelOptions& options 
 struct WindowRange {
   std::size_t first = 0, last = 0;
 };
-/// A text in chunks of whole windows, 8192 tokens or one window, cut from the front: some chunks alone are cut as they were within the whole.
+/// A text in chunks of whole windows, 8192 tokens or one window, cut from the front: some chunks alone are cut as within the whole.
 /// What is summed over a text is summed over each chunk, then over the chunks in order, so that processes that read chunks apart and join
 /// their sums in order come to the same bits as one process.
 std::vector<WindowRange> text_chunks(std::span<const std::vector<std::int32_t>> windows);

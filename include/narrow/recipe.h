@@ -59,7 +59,7 @@ struct Recipe {
   static Recipe of(std::string_view scheme_or_preset);
   /// Reads a YAML recipe: scheme, targets, ignore, rules. Throws InvalidArgument naming the line.
   static Recipe load_yaml(const std::filesystem::path& path);
-  /// All of it as one line of JSON, so that it can travel between processes. from_json throws InvalidArgument for what to_json does not write.
+  /// All of it as one line of JSON, to travel between processes. from_json throws InvalidArgument for what to_json does not write.
   std::string to_json() const;
   static Recipe from_json(std::string_view text);
 };

@@ -39,12 +39,12 @@ class ShardedQuantize {
 
   const Plan& plan() const;
   const std::vector<Shard>& shards() const;
-  /// Of the library's version, the recipe and the input's headers, as 16 hexadecimal digits: two processes with the same one write the same.
+  /// Of the library's version, the recipe and the input's headers, as 16 hexadecimal digits: processes with the same one write the same.
   const std::string& fingerprint() const;
   /// Throws where `output` is taken, lies in the input or has too little room.
   void check_output(const std::filesystem::path& output) const;
 
-  /// A method over many processes, for what chooses codes: each reads some chunks of the text (walk), the sums of all are added in the order of
+  /// A method over many processes, for what chooses codes: each reads some chunks of the text (walk), their sums are added in the order of
   /// the text, the weights of one input are fitted by whoever is free, and everybody goes on with them. Codes meet in the journal.
   /// check_fit throws where the method cannot be used so.
   void check_fit(const Method& method, bool has_text) const;
@@ -53,7 +53,7 @@ class ShardedQuantize {
   std::vector<std::string> planned() const;
   /// Fits one planned tensor and puts it into the journal, where it is not there yet.
   FittedModule fit(const std::string& tensor, const InputMoments& moments, const FittedJournal& journal) const;
-  /// Reads some chunks of the text layer by layer. visit gets the modules that share an input and the sums of each chunk; when it returns, the
+  /// Reads some chunks of the text layer by layer. visit gets modules that share an input and the sums of each chunk; when it returns, the
   /// journal has their weights.
   using MomentVisitor = std::function<void(std::span<const std::string> modules, const std::vector<InputMoments>& chunks)>;
   void walk(std::span<const std::vector<std::int32_t>> windows, const FittedJournal& journal, const MomentVisitor& visit) const;

@@ -18,8 +18,8 @@ _PIECE = 64 << 20  # bytes of one range that is pulled
 _LARGEST_HEADER = 100_000_000
 MANIFEST = "narrow_manifest.json"
 # Weights in other forms: narrow leaves them where they are (src/io/checkpoint_directory.cc has the same list).
-_OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".ggml", ".onnx", ".onnx_data", ".h5", ".msgpack", ".ckpt", ".npz", ".npy", ".pkl", ".tflite",
-                  ".bin.index.json", ".h5.index.json", ".msgpack.index.json")  # fmt: skip
+_OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".ggml", ".onnx", ".onnx_data", ".h5", ".msgpack", ".ckpt", ".npz", ".npy", ".pkl",
+                  ".tflite", ".bin.index.json", ".h5.index.json", ".msgpack.index.json")  # fmt: skip
 
 
 def is_url(path: Any) -> bool:

@@ -45,8 +45,9 @@ nb::dict quantize_files(const Path& input, const Path& output, std::string_view 
     const nb::gil_scoped_release unlocked;
     const Recipe recipe = make_recipe(scheme, targets, ignore, rules);
     const Method how = Method::parse(method);
-    report = how.is_rounding() ? quantize_checkpoint(input, output, recipe, report_to(progress))
-                               : quantize_checkpoint(input, output, recipe, how, {.windows = windows}, {.progress = report_to(progress)}).files;
+    const ProgressCallback tell = report_to(progress);
+    report = how.is_rounding() ? quantize_checkpoint(input, output, recipe, tell)
+                               : quantize_checkpoint(input, output, recipe, how, {.windows = windows}, {.progress = tell}).files;
   }
   return as_dict(report);
 }

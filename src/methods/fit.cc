@@ -175,7 +175,8 @@ std::vector<InputMoments> chunk_moments(const LayerInputs& layer) {
 }
 
 Journal::Entry fit_tensor(const Checkpoint& input, const PlannedTensor& planned, const InputMoments& moments, const Method& method) {
-  if (planned.shape.size() != 2) throw InvalidArgument(fmt::format("{} is not a matrix; it is rounded to nearest", io::in_quotes(planned.name)));
+  if (planned.shape.size() != 2)
+    throw InvalidArgument(fmt::format("{} is not a matrix; it is rounded to nearest", io::in_quotes(planned.name)));
   return fit_planned(input, planned, Input(moments.second_moment, planned.shape[1], method), moments, method);
 }
 

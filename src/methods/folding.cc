@@ -44,7 +44,8 @@ SeenInputs see(const std::filesystem::path& model, std::span<const std::vector<s
   const Model opened = open_model(model);
   for (const WindowRange& chunk : text_chunks(windows)) {
     CalibrationStatistics part;
-    observe_inputs(opened, windows.subspan(chunk.first, chunk.last - chunk.first), [&](std::span<const std::string> modules, const Tensor& x) {
+    const auto text = windows.subspan(chunk.first, chunk.last - chunk.first);
+    observe_inputs(opened, text, [&](std::span<const std::string> modules, const Tensor& x) {
       part.add(modules, x, second_moments);
       if (samples) kept.try_emplace(modules.front(), step, x.shape().back()).first->second.add(x);
     });

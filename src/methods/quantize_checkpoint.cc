@@ -65,7 +65,8 @@ MethodReport quantize_checkpoint(const fs::path& input, const fs::path& output, 
   };
   report.files = execute(run, output, {.fitted = of, .fits_to_inputs = method.needs_hessian()}, how.progress);
   if (journal) journal->remove();
-  report.fallbacks = std::count_if(report.modules.begin(), report.modules.end(), [](const FittedModule& module) { return !module.fallback.empty(); });
+  report.fallbacks = std::count_if(report.modules.begin(), report.modules.end(),
+                                   [](const FittedModule& module) { return !module.fallback.empty(); });
   return report;
 }
 

@@ -15,7 +15,8 @@ namespace {
 constexpr std::array<std::string_view, 3> kRoundings{"nearest_even", "toward_zero", "stochastic"};
 constexpr std::array<std::string_view, 2> kOverflows{"saturate", "ieee"};
 constexpr std::array<std::string_view, 2> kNonFinites{"error", "saturate"};
-static_assert(static_cast<int>(Rounding::kStochastic) == 2 && static_cast<int>(Overflow::kIeee) == 1 && static_cast<int>(NonFinite::kSaturate) == 1);
+static_assert(static_cast<int>(Rounding::kStochastic) == 2 && static_cast<int>(Overflow::kIeee) == 1);
+static_assert(static_cast<int>(NonFinite::kSaturate) == 1);
 
 template <typename Enum, std::size_t kCount>
 Enum parse_word(const io::Json& json, const char* key, const std::array<std::string_view, kCount>& words) {

@@ -1,6 +1,6 @@
 #pragma once
-/// One output file of a quantization: written, read back and reported. Files know nothing of each other, so that any process can make any of
-/// them; what they report is joined in the order of their names.
+/// One output file of a quantization: written, read back and reported. Files know nothing of each other, so that any process can make any
+/// of them; what they report is joined in the order of their names.
 
 #include <functional>
 #include <optional>

@@ -51,7 +51,9 @@ ShardResult parse_shard_result(std::string_view text, const std::string& where) 
   const auto corrupt = [&](std::string_view why) { return CorruptFile(fmt::format("{}: {}", where, why)); };
   const io::Json json = io::parse_json(text, where);
   try {
-    ShardResult result{io::parse_manifest(json.at("manifest").get<std::string>(), where), {}, number_at(json, "signal"), number_at(json, "noise")};
+    ShardResult result{io::parse_manifest(json.at("manifest").get<std::string>(), where)};
+    result.signal = number_at(json, "signal");
+    result.noise = number_at(json, "noise");
     for (const io::Json& tensor : json.at("tensors")) result.tensors.push_back(parse_tensor(tensor));
     return result;
   } catch (const nlohmann::json::exception&) {

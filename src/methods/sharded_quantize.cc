@@ -49,7 +49,8 @@ void ShardedQuantize::check_output(const fs::path& output) const { state_->run.c
 
 void ShardedQuantize::check_fit(const Method& method, bool has_text) const {
   if (method.folds())
-    throw Unsupported(fmt::format("the method {} changes several layers at once; on a cluster there are correct, gptq, clip and refine", method.to_string()));
+    throw Unsupported(fmt::format("the method {} changes several layers at once; on a cluster there are correct, gptq, clip and refine",
+                                  method.to_string()));
   if (!method.chooses_codes()) throw InvalidArgument(fmt::format("the method {} fits nothing", method.to_string()));
   const std::vector<std::vector<std::int32_t>> some(1);
   check_method(method, state_->run.recipe(), state_->run.plan(), {.windows = has_text ? std::span(some) : std::span(some).first(0)});
@@ -80,7 +81,8 @@ FittedModule ShardedQuantize::fit(const std::string& tensor, const InputMoments&
   return entry.module;
 }
 
-void ShardedQuantize::walk(std::span<const std::vector<std::int32_t>> windows, const FittedJournal& fitted, const MomentVisitor& visit) const {
+void ShardedQuantize::walk(std::span<const std::vector<std::int32_t>> windows, const FittedJournal& fitted,
+                           const MomentVisitor& visit) const {
   const Journal journal(fitted.directory, fitted.fingerprint);
   walk_layers(state_->run.input().directory(), windows, fitted.method.correct, [&](const LayerInputs& layer) {
     std::map<std::string, QuantizedTensor> replaced;

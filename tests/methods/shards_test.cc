@@ -120,9 +120,10 @@ TEST_F(ShardsTest, ReportsMustBeOfThisPlanAndComplete) {
 TEST(ShardResultTest, InfinitiesTravel) {
   ShardResult result;
   result.manifest.narrow_version = "1";
-  result.tensors.push_back({"w", Scheme::parse("int8:row"), {.sqnr_db = std::numeric_limits<double>::infinity(), .cosine = 1.0 / 3.0}, 0.1});
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  result.tensors.push_back({"w", Scheme::parse("int8:row"), {.sqnr_db = kInfinity, .cosine = 1.0 / 3.0}, 0.1});
   const ShardResult back = parse_shard_result(print_shard_result(result), "test");
-  EXPECT_EQ(back.tensors.front().error.sqnr_db, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(back.tensors.front().error.sqnr_db, kInfinity);
   EXPECT_EQ(back.tensors.front().error.cosine, 1.0 / 3.0);
   EXPECT_EQ(back.tensors.front().clipped, 0.1);
 }

@@ -14,9 +14,9 @@ struct ClusterOptions {
   std::string python = "python3";  ///< that has narrow and Ray
 };
 
-/// Becomes `python -m narrow.ray`, with the request on its standard input. Throws Unsupported where there is no such program; that the package
-/// or Ray is missing is said by the Python that finds so, in one sentence.
-[[noreturn]] void quantize_on_cluster(const Context& context, const ClusterOptions& cluster, const std::string& input, const std::string& output,
-                                      const Recipe& recipe, const Method& method, const TokenWindows& windows);
+/// Becomes `python -m narrow.ray`, with the request on its standard input. Throws Unsupported where there is no such program; that the
+/// package or Ray is missing is said by the Python that finds so, in one sentence.
+[[noreturn]] void quantize_on_cluster(const Context& context, const ClusterOptions& cluster, const std::string& input,
+                                      const std::string& output, const Recipe& recipe, const Method& method, const TokenWindows& windows);
 
 }  // namespace narrow::command

@@ -18,13 +18,14 @@ def _answer(request: dict[str, Any], report: dict[str, Any]) -> str:
         number = lambda value: None if isinstance(value, float) and not math.isfinite(value) else value  # noqa: E731
         tensors = [{"name": name, **{key: number(value) for key, value in fields.items()}} for name, fields in report["tensors"].items()]
         fields = {key: number(value) for key, value in report.items() if key != "tensors"}
-        return json.dumps({"input": request["input"], "output": request["output"], "method": request["method"], **fields, "tensors": tensors})
+        asked = {key: request[key] for key in ("input", "output", "method")}
+        return json.dumps({**asked, **fields, "tensors": tensors})
     ratio = report["bytes_before"] / max(1, report["bytes_after"])
     return (
         f"{request['output']}  {len(report['tensors'])} tensors at {report['bits_per_weight']:.3f} bits per weight, "
         f"SQNR {report['sqnr_db']:.2f} dB\n"
-        f"{report['bytes_before'] / 1e9:.3f} GB -> {report['bytes_after'] / 1e9:.3f} GB ({ratio:.2f} times smaller), written and verified in "
-        f"{report['seconds']:.1f} s by {report['workers']} workers, {report['lost']} lost, {report['duplicates']} doubled"
+        f"{report['bytes_before'] / 1e9:.3f} GB -> {report['bytes_after'] / 1e9:.3f} GB ({ratio:.2f} times smaller), written and "
+        f"verified in {report['seconds']:.1f} s by {report['workers']} workers, {report['lost']} lost, {report['duplicates']} doubled"
     )
 
 

@@ -106,7 +106,7 @@ class RayPool:
             if isinstance(raised.cause, RuntimeError) and "failed to import on the worker" in str(raised.cause):
                 raise Unsupported("the workers of the cluster lack the package narrow; install the driver's version there") from None
             raise raised.cause from None
-        except (errors.WorkerCrashedError, errors.NodeDiedError, errors.ObjectLostError, errors.RaySystemError, errors.OutOfMemoryError) as lost:
+        except (errors.WorkerCrashedError, errors.NodeDiedError, errors.ObjectLostError, errors.RaySystemError) as lost:
             raise WorkerLost(str(lost).strip().split("\n")[0]) from None
 
     def cancel(self, handle: Any) -> None:

@@ -1,8 +1,8 @@
 """A method's codes on a cluster: blocks in order, the text and the weights of one block in parallel, the bytes of one process.
 
-Walkers read the text side by side, each some of its chunks, layer by layer. At every input they stop; the driver adds their sums in the order
-of the text (text_chunks), workers fit the weights that read this input, one each, into the journal, and the walkers go on with them. A walker
-that is lost starts anew and finds in the journal what was decided.
+Walkers read the text side by side, each some of its chunks, layer by layer. At every input they stop; the driver adds their sums in the
+order of the text (text_chunks), workers fit the weights that read this input, one each, into the journal, and the walkers go on with them.
+A walker that is lost starts anew and finds in the journal what was decided.
 """
 
 from __future__ import annotations

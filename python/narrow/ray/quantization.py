@@ -58,7 +58,7 @@ def open_run(input: str, recipe: str, fingerprint: str) -> _core.ShardedQuantize
     run = _source(input, recipe).run
     if run.fingerprint != fingerprint:
         raise InvalidArgument(
-            f"a worker sees another checkpoint at {input}, or has another version of narrow, than the driver; use one file system and version"
+            f"a worker sees another checkpoint at {input}, or has another version of narrow, than the driver; use one of each"
         )
     return run
 
@@ -95,8 +95,8 @@ def quantize_checkpoint(
 ) -> dict[str, Any]:
     """narrow.quantize_checkpoint on a cluster: the same bytes for any number of workers, and for workers that are lost on the way.
 
-    input, output: paths that all machines see, or URLs of fsspec. cluster: an address (local:N, ray://HOST:PORT, auto) or a Cluster. recipe:
-    all of it as JSON, in place of scheme, targets, ignore and rules. method: rtn, or steps of correct, gptq, clip and refine joined by +.
+    input, output: paths that all machines see, or URLs of fsspec. cluster: an address (local:N, ray://HOST:PORT, auto) or a Cluster.
+    recipe: all of it as JSON, in place of scheme, targets, ignore and rules. method: rtn, or steps of correct, gptq, clip and refine joined by +.
     The result has also `workers`, `attempts`, `lost` and `duplicates`. progress(file, bytes done, bytes total).
     """
     text = recipe or _core.recipe_json(str(scheme), list(targets), list(ignore), list((rules or {}).items()))

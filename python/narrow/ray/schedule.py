@@ -1,4 +1,4 @@
-"""Which task runs when: largest first, lost ones again, slow ones twice. Knows neither Ray nor files, so that a simulation runs the same."""
+"""Which task runs when: largest first, lost ones again, slow ones twice. Knows neither Ray nor files: a simulation runs the same."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A cluster on paper: the scheduler that runs on Ray, against machines whose time only passes in numbers.
 
-A discrete-event simulation of quantizing: machines read shards from a store they share, quantize and write; they are slow, they die, they come
-back. And the bill: bytes, seconds, dollars.
+A discrete-event simulation of quantizing: machines read shards from a store they share, quantize and write; they are slow, they die, they
+come back. And the bill: bytes, seconds, dollars.
 
     python -m narrow.ray.simulation --machines 1000 --parameters 1e12
 """

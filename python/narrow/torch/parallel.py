@@ -3,8 +3,8 @@
     up = ColumnParallelLinear.of(layer)      # each process has some outputs
     down = RowParallelLinear.of(layer)       # each process has some inputs; the partial sums are added
 
-What one device would compute is computed exactly where sums are of integers (integer codes whose scales do not change along k): int32 partial
-sums are added, and scaled once. Other sums differ by the order of fp32 additions.
+What one device would compute is computed exactly where sums are of integers (integer codes whose scales do not change along k): int32
+partial sums are added, and scaled once. Other sums differ by the order of fp32 additions.
 
 communicate: a scheme with one scale per row (int8:row, fp8_e4m3:row, fp8_e5m2:row) that what travels is rounded to first, a quarter of the
 bytes of fp32. With s the scale of a row and h its largest rounding error (s / 2 for int8):
@@ -107,8 +107,8 @@ def gather_columns(y: Tensor, group: Any = None, communicate: str = "") -> Tenso
 
 
 def reduce_sums(y: Tensor, group: Any = None, communicate: str = "") -> Tensor:
-    """The sum over all ranks. Narrow: every rank gets its share of the rows from all, adds them in fp32 in the order of the ranks, and sends
-    the sum to all; the same bits everywhere and every time."""
+    """The sum over all ranks. Narrow: every rank gets its share of the rows from all, adds them in fp32 in the order of the ranks, and
+    sends the sum to all; the same bits everywhere and every time."""
     if not communicate:
         y = y.contiguous()
         dist.all_reduce(y, group=group)
@@ -186,7 +186,7 @@ class RowParallelLinear(nn.Module):
             and self.rounding.grid((1, 4096)) == (1, 1)
         )  # fmt: skip
         if self.rounding is not None and self.rounding.asymmetric and not self.is_static:
-            raise InvalidArgument(f"inputs {layer.inputs}: zero points of whole tokens are known to no rank alone; use symmetric or static ones")
+            raise InvalidArgument(f"inputs {layer.inputs}: zero points of whole tokens are known to no rank; use symmetric or static ones")
         if communicate:
             _Rounded(communicate)
             if self.is_integer:
