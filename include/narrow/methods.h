@@ -55,6 +55,18 @@ struct FittedWeight {
   std::string fallback{};         ///< why GPTQ did not run; empty where it did or was not asked for
 };
 
+/// What a text tells of the input of some weights: sums over its tokens. `change` and `missing` are of the step correct, with P the
+/// plain model's input and S what its stream has over this one's (empty where the output does not join the stream).
+struct InputMoments {
+  std::int64_t channels = 0;
+  std::vector<double> second_moment{};  ///< X^T X, [k, k]
+  std::vector<double> change{};         ///< (P - X)^T X, [k, k]
+  std::vector<double> missing{};        ///< S^T X, [n, k]
+
+  /// Adds the sums of the next chunk of the text.
+  void add(const InputMoments& next);
+};
+
 /// Quantizes one weight [n, k]. second_moment: X^T X of its input, [k, k]; empty: without calibration, which GPTQ needs.
 /// The same bits for any number of threads.
 FittedWeight fit_weight(const Tensor& w, const Scheme& scheme, std::span<const double> second_moment, const Method& method);

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "narrow/calibrate.h"
 #include "narrow/checkpoint.h"
 #include "narrow/recipe.h"
 #include "narrow/scheme.h"
@@ -127,9 +128,22 @@ class Model {
 /// is missing or has another shape.
 Model open_model(const std::filesystem::path& path, const ModelOptions& options = {});
 
+/// Windows first .. last - 1 of a text.
+struct WindowRange {
+  std::size_t first = 0, last = 0;
+};
+/// A text in chunks of whole windows, 8192 tokens or one window, cut from the front: some chunks alone are cut as within the whole.
+/// What is summed over a text is summed over each chunk, then over the chunks in order, so that processes that read chunks apart and join
+/// their sums in order come to the same bits as one process.
+std::vector<WindowRange> text_chunks(std::span<const std::vector<std::int32_t>> windows);
+
 /// Reads windows of tokens, some at a time, and shows the inputs of all Linear layers; `progress` hears how many windows were read.
 void observe_inputs(const Model& model, std::span<const std::vector<std::int32_t>> windows, const InputObserver& observer,
                     const std::function<void(std::size_t windows)>& progress = {});
+
+/// What the inputs of all Linear layers look like over a text, chunk by chunk.
+CalibrationStatistics collect_statistics(const Model& model, std::span<const std::vector<std::int32_t>> windows, bool second_moments,
+                                         const std::function<void(std::size_t windows)>& progress = {});
 
 /// For each weight alone in place of the model's own: the mean KL divergence of the answers from the plain model's, in nats.
 void replaced_divergences(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows,
@@ -143,6 +157,7 @@ struct LayerInputs {
   /// Where asked for: the same of the model as it was read, and, for modules whose output is added to the stream, what that model's stream
   /// has over this one's before the addition, [tokens, hidden]; empty for the others.
   std::span<const Tensor> plain{}, missing{};
+  std::span<const std::size_t> chunk_ends{};  ///< of inputs, plain and missing: where each chunk of the text ends
 };
 /// The weights that it gives back take the place of the model's own in everything that follows.
 using LayerVisitor = std::function<std::map<std::string, QuantizedTensor>(const LayerInputs& layer)>;

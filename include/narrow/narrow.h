@@ -15,5 +15,6 @@
 #include "narrow/recipe.h"
 #include "narrow/scheme.h"
 #include "narrow/search.h"
+#include "narrow/shards.h"
 #include "narrow/tensor.h"
 #include "narrow/tokenizer.h"

@@ -70,6 +70,9 @@ struct Recipe {
   static Recipe of(std::string_view scheme_or_preset);
   /// Reads a YAML recipe: scheme, targets, ignore, rules, on_nonfinite. Throws InvalidArgument naming the line.
   static Recipe load_yaml(const std::filesystem::path& path);
+  /// All of it as one line of JSON, to travel between processes. from_json throws InvalidArgument for what to_json does not write.
+  std::string to_json() const;
+  static Recipe from_json(std::string_view text);
 };
 
 /// Weights and activations under the name that the field gives them.

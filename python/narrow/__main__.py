@@ -13,7 +13,10 @@ def main() -> None:
     program = pathlib.Path(__file__).parent / "bin" / "narrow"
     if not program.exists():
         sys.exit("narrow: this build of the package has no command; build it with NARROW_BUILD_TOOLS=ON")
-    os.execv(program, ["narrow", *sys.argv[1:]])
+    arguments = ["narrow", *sys.argv[1:]]
+    if "--cluster" in arguments and "--python" not in arguments:
+        arguments += ["--python", sys.executable]  # the one that has this package
+    os.execv(program, arguments)
 
 
 if __name__ == "__main__":

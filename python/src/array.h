@@ -15,6 +15,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "narrow/tensor.h"
@@ -50,6 +51,7 @@ void bind_products(nb::module_& module);
 void bind_checkpoints(nb::module_& module);
 void bind_calibration(nb::module_& module);
 void bind_models(nb::module_& module);
+void bind_shards(nb::module_& module);
 void bind_cuda(nb::module_& module);
 
 /// Calls without the interpreter's lock: other Python threads run meanwhile.

@@ -44,19 +44,6 @@ nb::dict evaluate_files(const Path& path, const TokenWindows& windows, std::stri
   return fields;
 }
 
-/// One window at a time: memory is a window's, whatever the text.
-CalibrationStatistics calibrate_files(const Path& path, const TokenWindows& windows, bool with_second_moment) {
-  const Model model = open_model(path);
-  CalibrationStatistics statistics;
-  for (const std::vector<std::int32_t>& window : windows) {
-    KvCache cache = model.make_cache();
-    const Sequence sequence{window, &cache};
-    model.forward({&sequence, 1}, Logits::kLast,
-                  [&](std::span<const std::string> modules, const Tensor& x) { statistics.add(modules, x, with_second_moment); });
-  }
-  return statistics;
-}
-
 }  // namespace
 
 void bind_models(nb::module_& module) {
@@ -64,7 +51,30 @@ void bind_models(nb::module_& module) {
       "read_token_windows", [](const Path& path, const std::string& tensor) { return read_token_windows(path, tensor); }, nb::arg("path"),
       nb::arg("tensor"), Unlocked());
   module.def("evaluate", &evaluate_files, nb::arg("path"), nb::arg("windows"), nb::arg("scheme") = "", nb::arg("base") = nb::none());
-  module.def("calibrate", &calibrate_files, nb::arg("path"), nb::arg("windows"), nb::arg("with_second_moment") = false, Unlocked());
+  module.def(
+      "calibrate",
+      [](const Path& path, const TokenWindows& windows, bool with_second_moment) {
+        return collect_statistics(open_model(path), windows, with_second_moment);
+      },
+      nb::arg("path"), nb::arg("windows"), nb::arg("with_second_moment") = false, Unlocked());
+  module.def(
+      "calibrate_chunks",
+      [](const Path& path, const TokenWindows& windows, bool with_second_moment) {
+        const Model model = open_model(path);
+        std::vector<CalibrationStatistics> chunks;
+        for (const WindowRange& range : text_chunks(windows))
+          chunks.push_back(collect_statistics(model, std::span(windows).subspan(range.first, range.last - range.first), with_second_moment));
+        return chunks;
+      },
+      nb::arg("path"), nb::arg("windows"), nb::arg("with_second_moment") = false, Unlocked());
+  module.def(
+      "text_chunks",
+      [](const TokenWindows& windows) {
+        std::vector<std::pair<std::size_t, std::size_t>> ranges;
+        for (const WindowRange& range : text_chunks(windows)) ranges.emplace_back(range.first, range.last);
+        return ranges;
+      },
+      nb::arg("windows"), Unlocked());
 }
 
 }  // namespace narrow::python

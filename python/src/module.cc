@@ -14,5 +14,6 @@ NB_MODULE(_core, module) {
   bind_checkpoints(module);
   bind_calibration(module);
   bind_models(module);
+  bind_shards(module);
   bind_cuda(module);
 }

@@ -31,25 +31,6 @@ void check(const ActivationScheme& activation, std::string_view text) {
 
 io::Json rule_scheme(const std::optional<ActivationScheme>& scheme) { return scheme ? scheme->to_string() : std::string(kNone); }
 
-ActivationRecipe from_json(const io::Json& json) {
-  ActivationRecipe recipe;
-  recipe.scheme = ActivationScheme::parse(json.at("scheme").get<std::string>());
-  for (const io::Json& rule : json.at("rules")) {
-    const std::string scheme = rule.at("scheme").get<std::string>();
-    recipe.rules.emplace_back(rule.at("match").get<std::string>(),
-                              scheme == kNone ? std::nullopt : std::optional(ActivationScheme::parse(scheme)));
-  }
-  for (const auto& [module, entry] : json.at("scales").items()) {
-    const std::int64_t zero = io::whole_number(entry, "zero_point");
-    if (zero < 0 || zero > 255) throw InvalidArgument(fmt::format("the zero point of {} is {}", io::in_quotes(module), zero));
-    const StaticScale scale{entry.at("scale").get<float>(), static_cast<std::uint8_t>(zero)};
-    if (!(scale.scale > 0.0f) || !std::isfinite(scale.scale))
-      throw InvalidArgument(fmt::format("the scale of {} is not a positive number", io::in_quotes(module)));
-    recipe.scales[module] = scale;
-  }
-  return recipe;
-}
-
 }  // namespace
 
 ActivationScheme ActivationScheme::parse(std::string_view text) {
@@ -81,6 +62,25 @@ io::OrderedJson activations_json(const ActivationRecipe& recipe) {
   return {{"scheme", recipe.scheme.to_string()}, {"rules", rules}, {"scales", scales}};
 }
 
+ActivationRecipe parse_activations(const io::Json& json) {
+  ActivationRecipe recipe;
+  recipe.scheme = ActivationScheme::parse(json.at("scheme").get<std::string>());
+  for (const io::Json& rule : json.at("rules")) {
+    const std::string scheme = rule.at("scheme").get<std::string>();
+    recipe.rules.emplace_back(rule.at("match").get<std::string>(),
+                              scheme == kNone ? std::nullopt : std::optional(ActivationScheme::parse(scheme)));
+  }
+  for (const auto& [module, entry] : json.at("scales").items()) {
+    const std::int64_t zero = io::whole_number(entry, "zero_point");
+    if (zero < 0 || zero > 255) throw InvalidArgument(fmt::format("the zero point of {} is {}", io::in_quotes(module), zero));
+    const StaticScale scale{entry.at("scale").get<float>(), static_cast<std::uint8_t>(zero)};
+    if (!(scale.scale > 0.0f) || !std::isfinite(scale.scale))
+      throw InvalidArgument(fmt::format("the scale of {} is not a positive number", io::in_quotes(module)));
+    recipe.scales[module] = scale;
+  }
+  return recipe;
+}
+
 std::optional<ActivationRecipe> read_activations(const Checkpoint& checkpoint) {
   const std::string text = checkpoint.config();
   if (text.empty()) return std::nullopt;
@@ -91,7 +91,7 @@ std::optional<ActivationRecipe> read_activations(const Checkpoint& checkpoint) {
       !quantization->contains("activations"))
     return std::nullopt;
   try {
-    return from_json(quantization->at("activations"));
+    return parse_activations(quantization->at("activations"));
   } catch (const nlohmann::json::exception&) {
     throw CorruptFile(fmt::format("{}: quantization_config.activations lacks a field, or one has another type", path.string()));
   } catch (const InvalidArgument& wrong) {

@@ -7,5 +7,7 @@
 namespace narrow {
 
 io::OrderedJson activations_json(const ActivationRecipe& recipe);
+/// The reverse. Throws InvalidArgument, or nlohmann's exception where a field is missing or has another type.
+ActivationRecipe parse_activations(const io::Json& json);
 
 }  // namespace narrow

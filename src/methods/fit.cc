@@ -116,6 +116,70 @@ FittedWeight fit_weight(const Tensor& w, const Scheme& scheme, std::span<const d
   return fit(values, values, scheme, Input(second_moment, k, method), method);
 }
 
+void InputMoments::add(const InputMoments& next) {
+  const auto join = [](std::vector<double>& sum, const std::vector<double>& part) {
+    if (sum.empty()) {
+      sum = part;
+      return;
+    }
+    if (sum.size() != part.size()) throw InvalidArgument("moments of inputs with other channels cannot be added");
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
+  };
+  channels = next.channels;
+  join(second_moment, next.second_moment);
+  join(change, next.change);
+  join(missing, next.missing);
+}
+
+namespace {
+
+/// What a weight aims at: itself, or, by the step correct, the plain model's outputs.
+Tensor target_of(const Tensor& w, const Hessian& hessian, const InputMoments& moments, const Method& method) {
+  return method.correct && hessian.is_known() ? corrected(w, hessian, moments.change, moments.missing, method.damping) : w;
+}
+
+Tensor difference(const Tensor& x, const Tensor& y) {
+  Tensor result = Tensor::empty(DType::kF32, x.shape());
+  std::copy_n(x.as<float>(), x.size(), result.as<float>());
+  subtract(result, y);
+  return result;
+}
+
+std::string module_of(const std::string& tensor) {
+  return tensor.ends_with(kWeight) ? tensor.substr(0, tensor.size() - kWeight.size()) : tensor;
+}
+
+Journal::Entry fit_planned(const Checkpoint& input, const PlannedTensor& planned, const Input& known, const InputMoments& moments,
+                           const Method& method) {
+  const Tensor w = convert(input.tensor(planned.name), DType::kF32);
+  FittedWeight made = fit(w, target_of(w, known.hessian, moments, method), planned.scheme, known, method);
+  return {{module_of(planned.name), planned.scheme, made.loss_before, made.loss_after, made.damping, made.dead_columns, made.fallback},
+          std::move(made.quantized)};
+}
+
+}  // namespace
+
+std::vector<InputMoments> chunk_moments(const LayerInputs& layer) {
+  std::vector<InputMoments> chunks;
+  std::size_t i = 0;
+  for (const std::size_t end : layer.chunk_ends) {
+    InputMoments& sums = chunks.emplace_back();
+    sums.channels = layer.inputs.front().shape().back();
+    for (; i < end; ++i) {
+      add_second_moment(layer.inputs[i], sums.second_moment);
+      if (!layer.plain.empty()) add_cross_moment(difference(layer.plain[i], layer.inputs[i]), layer.inputs[i], sums.change);
+      if (!layer.missing.empty()) add_cross_moment(layer.missing[i], layer.inputs[i], sums.missing);
+    }
+  }
+  return chunks;
+}
+
+Journal::Entry fit_tensor(const Checkpoint& input, const PlannedTensor& planned, const InputMoments& moments, const Method& method) {
+  if (planned.shape.size() != 2)
+    throw InvalidArgument(fmt::format("{} is not a matrix; it is rounded to nearest", io::in_quotes(planned.name)));
+  return fit_planned(input, planned, Input(moments.second_moment, planned.shape[1], method), moments, method);
+}
+
 namespace {
 
 /// Blocks that share a scale must divide the columns of what a method quantizes.
@@ -189,13 +253,13 @@ class Fitter {
     count_ = planned_.size();
   }
 
-  /// The group's planned weights, quantized; `target` gives what each aims at.
-  std::map<std::string, QuantizedTensor> take(std::span<const std::string> group, const Input& known,
-                                              const std::function<Tensor(const Tensor&)>& target) {
+  /// The group's planned weights, quantized.
+  std::map<std::string, QuantizedTensor> take(std::span<const std::string> group, const InputMoments& moments) {
     std::map<std::string, QuantizedTensor> replaced;
+    const Input known(moments.second_moment, moments.channels, method_);
     for (const std::string& module : group) {
       const auto found = planned_.find(module + std::string(kWeight));
-      if (found != planned_.end()) replaced.emplace(module, take(*found->second, module, known, target));
+      if (found != planned_.end()) replaced.emplace(module, take(*found->second, known, moments));
     }
     return replaced;
   }
@@ -219,11 +283,10 @@ class Fitter {
   void take_rest() {
     const std::map<std::string, const PlannedTensor*> unseen = planned_;
     for (const auto& [name, tensor] : unseen) {
-      const std::string module = name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : name;
       if (tensor->shape.size() == 2) {
-        take(*tensor, module, Input({}, tensor->shape[1], method_), [](const Tensor& w) { return w; });
+        take(*tensor, Input({}, tensor->shape[1], method_), {});
       } else {
-        tell({.module = module, .scheme = tensor->scheme, .fallback = "it is not a matrix"});
+        tell({.module = module_of(name), .scheme = tensor->scheme, .fallback = "it is not a matrix"});
       }
     }
   }
@@ -231,13 +294,9 @@ class Fitter {
   std::map<std::string, QuantizedTensor> result() { return std::move(result_); }
 
  private:
-  QuantizedTensor take(const PlannedTensor& tensor, const std::string& module, const Input& known,
-                       const std::function<Tensor(const Tensor&)>& target) {
+  QuantizedTensor take(const PlannedTensor& tensor, const Input& known, const InputMoments& moments) {
     if (auto entry = journal_.find(tensor.name, tensor.scheme, tensor.shape)) return accept(tensor.name, std::move(*entry));
-    const Tensor w = convert(input_.tensor(tensor.name), DType::kF32);
-    FittedWeight made = fit(w, target(w), tensor.scheme, known, method_);
-    Journal::Entry entry{{module, tensor.scheme, made.loss_before, made.loss_after, made.damping, made.dead_columns, made.fallback},
-                         std::move(made.quantized)};
+    Journal::Entry entry = fit_planned(input_, tensor, known, moments, method_);
     journal_.add(tensor.name, entry);
     return accept(tensor.name, std::move(entry));
   }
@@ -261,26 +320,12 @@ class Fitter {
   std::map<std::string, QuantizedTensor> result_;
 };
 
-std::vector<double> sum_of_cross_moments(std::span<const Tensor> left, std::span<const Tensor> right) {
-  std::vector<double> sum;
-  for (std::size_t i = 0; i < left.size(); ++i) add_cross_moment(left[i], right[i], sum);
-  return sum;
-}
-
-Tensor difference(const Tensor& x, const Tensor& y) {
-  Tensor result = Tensor::empty(DType::kF32, x.shape());
-  std::copy_n(x.as<float>(), x.size(), result.as<float>());
-  subtract(result, y);
-  return result;
-}
-
 }  // namespace
 
 std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, const std::filesystem::path& path, const Plan& plan,
                                                    const Method& method, const Calibration& calibration, const Journal& journal,
                                                    const FitCallback& callback, std::vector<FittedModule>& modules) {
   Fitter fitter(input, plan, method, journal, callback, modules);
-  const auto plain = [](const Tensor& w) { return w; };
   if (calibration.windows.empty() && calibration.statistics != nullptr) {
     std::map<std::string, std::vector<std::string>> groups;
     for (const auto& [module, entry] : calibration.statistics->shared) groups[entry].push_back(module);
@@ -288,25 +333,17 @@ std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, cons
       const InputStatistics& seen = calibration.statistics->inputs.at(entry);
       bool rest = false;
       fitter.take_known(group, rest);
-      if (rest) fitter.take(group, Input(seen.second_moment, static_cast<std::int64_t>(seen.channel_max.size()), method), plain);
+      if (rest) fitter.take(group, {static_cast<std::int64_t>(seen.channel_max.size()), seen.second_moment});
     }
   } else if (!calibration.windows.empty()) {
     walk_layers(path, calibration.windows, method.correct, [&](const LayerInputs& layer) {
       bool rest = false;
       std::map<std::string, QuantizedTensor> replaced = fitter.take_known(layer.modules, rest);
       if (!rest) return replaced;
-      std::vector<double> second_moment, change, missing;
-      for (const Tensor& x : layer.inputs) add_second_moment(x, second_moment);
-      const Input known(second_moment, layer.inputs.front().shape().back(), method);
-      const auto take = [&](const std::function<Tensor(const Tensor&)>& target) {
-        replaced.merge(fitter.take(layer.modules, known, target));
-        return replaced;
-      };
-      if (!method.correct) return take(plain);
-      for (std::size_t i = 0; i < layer.inputs.size(); ++i)
-        add_cross_moment(difference(layer.plain[i], layer.inputs[i]), layer.inputs[i], change);
-      if (!layer.missing.empty()) missing = sum_of_cross_moments(layer.missing, layer.inputs);
-      return take([&](const Tensor& w) { return corrected(w, known.hessian, change, missing, method.damping); });
+      InputMoments moments;
+      for (const InputMoments& chunk : chunk_moments(layer)) moments.add(chunk);
+      replaced.merge(fitter.take(layer.modules, moments));
+      return replaced;
     });
   }
   fitter.take_rest();

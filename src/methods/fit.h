@@ -5,11 +5,18 @@
 
 #include "methods/journal.h"
 #include "narrow/methods.h"
+#include "narrow/model.h"
 
 namespace narrow {
 
 /// Throws InvalidArgument in one sentence where a method cannot be used so; computes nothing.
 void check_method(const Method& method, const Recipe& recipe, const Plan& plan, const Calibration& calibration);
+
+/// The sums of each chunk of a text over the inputs of a layer, in order.
+std::vector<InputMoments> chunk_moments(const LayerInputs& layer);
+
+/// One planned tensor by a method, as a journal keeps it. Throws InvalidArgument naming what is no matrix.
+Journal::Entry fit_tensor(const Checkpoint& input, const PlannedTensor& planned, const InputMoments& moments, const Method& method);
 
 /// The planned tensors that the method quantizes, by name; `modules` receives what became of each, fallbacks included. Tensors that are not
 /// in the result are rounded to nearest as they are written. What the journal has is not computed again.

@@ -41,10 +41,16 @@ SeenInputs see(const std::filesystem::path& model, std::span<const std::vector<s
   SeenInputs seen;
   std::map<std::string, Sample> kept;
   const std::int64_t step = std::max<std::int64_t>(1, token_count(windows) / kSampleTokens);
-  observe_inputs(open_model(model), windows, [&](std::span<const std::string> modules, const Tensor& x) {
-    seen.statistics.add(modules, x, second_moments);
-    if (samples) kept.try_emplace(modules.front(), step, x.shape().back()).first->second.add(x);
-  });
+  const Model opened = open_model(model);
+  for (const WindowRange& chunk : text_chunks(windows)) {
+    CalibrationStatistics part;
+    const auto text = windows.subspan(chunk.first, chunk.last - chunk.first);
+    observe_inputs(opened, text, [&](std::span<const std::string> modules, const Tensor& x) {
+      part.add(modules, x, second_moments);
+      if (samples) kept.try_emplace(modules.front(), step, x.shape().back()).first->second.add(x);
+    });
+    seen.statistics.merge(part);
+  }
   for (const auto& [module, sample] : kept) seen.samples.emplace(module, sample.tensor());
   return seen;
 }

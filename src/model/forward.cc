@@ -14,6 +14,7 @@
 #include "kernels/storage.h"
 #include "model/kv_cache.h"
 #include "model/rope.h"
+#include "model/text_batches.h"
 #include "model/weights.h"
 #include "narrow/error.h"
 
@@ -272,19 +273,19 @@ namespace {
 class Walk {
  public:
   Walk(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows) : state_(model::load_state(path, {})) {
-    constexpr std::size_t kBatchTokens = 2048;
+    constexpr std::size_t kTokens = 2048;
     // Every batch writes the same caches, one layer at a time, and nobody reads them afterwards.
-    std::vector<std::size_t> ends;
-    for (std::size_t first = 0, last = 0; first < windows.size(); first = last) {
-      for (std::size_t tokens = 0; last < windows.size() && (last == first || tokens + windows[last].size() <= kBatchTokens);
-           tokens += windows[last++].size()) {
-      }
-      ends.push_back(last);
-      while (caches_.size() < last - first) caches_.emplace_back(state_->config, Scheme::parse("fp32"));
+    std::vector<WindowRange> cuts;
+    for (const WindowRange& chunk : text_chunks(windows)) {
+      const std::vector<WindowRange> parts = cut_windows(windows, chunk, kTokens);
+      cuts.insert(cuts.end(), parts.begin(), parts.end());
+      chunk_ends_.push_back(cuts.size());
     }
-    for (std::size_t b = 0, first = 0; b < ends.size(); first = ends[b++]) {
+    for (const WindowRange& cut : cuts)
+      while (caches_.size() < cut.last - cut.first) caches_.emplace_back(state_->config, Scheme::parse("fp32"));
+    for (const WindowRange& cut : cuts) {
       std::vector<Sequence> sequences;
-      for (std::size_t i = first; i < ends[b]; ++i) sequences.push_back({windows[i], &caches_[i - first]});
+      for (std::size_t i = cut.first; i < cut.last; ++i) sequences.push_back({windows[i], &caches_[i - cut.first]});
       batches_.emplace_back(*state_, sequences, nobody_);
     }
     inputs_.resize(batches_.size());
@@ -294,6 +295,7 @@ class Walk {
   LayerWeights& layer(std::size_t index) { return state_->layers[index]; }
   std::size_t layers() const { return state_->layers.size(); }
   std::span<const Tensor> inputs() const { return inputs_; }
+  std::span<const std::size_t> chunk_ends() const { return chunk_ends_; }
 
   void to_attention(std::size_t i) {
     each([&](Forward& batch, const Tensor&) { return batch.attention_input(i); });
@@ -333,6 +335,7 @@ class Walk {
   std::vector<KvCache> caches_;
   std::vector<Forward> batches_;
   std::vector<Tensor> inputs_;
+  std::vector<std::size_t> chunk_ends_;
 };
 
 }  // namespace
@@ -352,7 +355,7 @@ void walk_layers(const std::filesystem::path& path, std::span<const std::vector<
     std::vector<Tensor> missing;
     if (plain && joins_stream) missing = walk.missing(*plain);
     const std::map<std::string, QuantizedTensor> replaced =
-        visit({modules, walk.inputs(), plain ? plain->inputs() : std::span<const Tensor>(), missing});
+        visit({modules, walk.inputs(), plain ? plain->inputs() : std::span<const Tensor>(), missing, walk.chunk_ends()});
     for (Linear* linear : linears)
       if (const auto found = replaced.find(linear->module); found != replaced.end()) linear->weight = prepare(found->second);
   };

@@ -27,16 +27,12 @@ struct CalibrateOptions {
 };
 
 CalibrationStatistics observe(Context& context, const Model& model, const TokenWindows& windows, bool second_moments) {
-  CalibrationStatistics statistics;
   const auto mode = context.err_is_terminal ? context.progress_mode() : report::ProgressMode::kNone;
   report::Progress progress(stderr, mode, context.err, "calibrate", static_cast<std::int64_t>(windows.size()));
-  observe_inputs(
-      model, windows, [&](std::span<const std::string> modules, const Tensor& x) { statistics.add(modules, x, second_moments); },
-      [&](std::size_t done) {
-        throw_if_interrupted();
-        progress.update("", "", done, windows.size());
-      });
-  return statistics;
+  return collect_statistics(model, windows, second_moments, [&](std::size_t done) {
+    throw_if_interrupted();
+    progress.update("", "", done, windows.size());
+  });
 }
 
 /// The median of the channels' largest magnitudes: what an outlier is measured against.

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "cluster.h"
 #include "commands.h"
 #include "interop_report.h"
 #include "model_options.h"
@@ -32,6 +33,7 @@ struct QuantizeCommandOptions {
   RecipeOptions recipe;
   TokenOptions tokens;
   bool act_order = false, compat = false;
+  ClusterOptions cluster;
   double damping = 0.01, strength = 0.5;
 };
 
@@ -173,11 +175,27 @@ void run_export(Context& context, const QuantizeCommandOptions& options, const R
   print_interop_report(context, options.input, options.output, report, Proof::kWorst);
 }
 
+TokenWindows calibration_windows(const QuantizeCommandOptions& options) {
+  if (options.tokens.tokens.empty() && options.tokens.text.empty()) return {};
+  return load_tokens(options.tokens, options.input).windows;
+}
+
+/// What a cluster does not take is said before anything starts.
+void run_on_cluster(const Context& context, const QuantizeCommandOptions& options, const Recipe& recipe, const Method& method) {
+  if (!options.form.empty()) throw InvalidArgument("--export is of one process; quantize on the cluster first, then narrow convert the result");
+  if (!options.journal.empty()) throw InvalidArgument("--journal is of one process; on a cluster the workers keep one beside OUT while they run");
+  const TokenWindows windows = calibration_windows(options);
+  if (method.needs_calibration() && windows.empty())
+    throw InvalidArgument(fmt::format("--method {} on a cluster reads a text: --tokens FILE or --text FILE", options.method));
+  quantize_on_cluster(context, options.cluster, options.input, options.output, recipe, method, windows);
+}
+
 void run_quantize(Context& context, const CLI::App& command, const QuantizeCommandOptions& options) {
   const Method method = make_method(command, options);
   const Recipe recipe = make_recipe(command, options.recipe);
   if (options.compat && options.form.empty())
     throw InvalidArgument("--compat is the rule of another runtime's tools; add --export ct, gptq or awq");
+  if (!options.cluster.address.empty()) return run_on_cluster(context, options, recipe, method);
   if (!options.form.empty()) {
     if (!method.is_rounding()) throw InvalidArgument("--export writes rounded weights; quantize by the method first, then narrow convert the result");
     return run_export(context, options, recipe);
@@ -193,9 +211,8 @@ void run_quantize(Context& context, const CLI::App& command, const QuantizeComma
     for (const PlannedTensor& tensor : plan.tensors)
       fates[tensor.name] = tensor.fate == Fate::kQuantize ? tensor.scheme.to_string() : "as it is";
   }
-  TokenWindows windows;
+  const TokenWindows windows = calibration_windows(options);
   std::optional<CalibrationStatistics> statistics;
-  if (!options.tokens.tokens.empty() || !options.tokens.text.empty()) windows = load_tokens(options.tokens, options.input).windows;
   if (windows.empty() && !method.is_rounding() && !options.recipe.activations.statistics.empty())
     statistics = CalibrationStatistics::load(options.recipe.activations.statistics);
   const Calibration calibration{windows, statistics ? &*statistics : nullptr, RangeMethod::parse(options.recipe.activations.range)};
@@ -230,7 +247,8 @@ void add_quantize(CLI::App& app, Context& context) {
                                   "  narrow quantize model/ small/ int8:row\n"
                                   "  narrow quantize model/ small/ int4:block128 --ignore lm_head --rule 're:.*down_proj=int8:row'\n"
                                   "  narrow quantize model/ small/ --recipe recipe.yaml\n"
-                                  "  narrow quantize model/ small/ int4:block128 --method gptq+clip --tokens docs_tokens.safetensors\n\n"
+                                  "  narrow quantize model/ small/ int4:block128 --method gptq+clip --tokens docs_tokens.safetensors\n"
+                                  "  narrow quantize model/ small/ int4:block128 --cluster local:4\n\n"
                                   "lm_head, embeddings, norms and biases stay as they are. The result is written beside OUT and\n"
                                   "takes its name when it is complete and verified; an error or Ctrl-C leaves nothing behind.\n");
   command->add_option("IN", options->input, "A safetensors file or a directory")->type_name("")->required();
@@ -249,6 +267,10 @@ void add_quantize(CLI::App& app, Context& context) {
   command->add_option("--strength", options->strength, "SmoothQuant: how much of the outliers moves, 0 .. 1 (default: searched)")
       ->option_text("SHARE");
   add_token_options(*command, options->tokens, "calib");
+  command->add_option("--cluster", options->cluster.address, "Spread the work over Ray: local:N workers here, ray://HOST:PORT, auto; the same bytes")
+      ->option_text("ADDRESS");
+  command->add_option("--python", options->cluster.python, "The Python that has narrow and Ray, for --cluster (default python3)")
+      ->option_text("PROGRAM");
   command->callback(
       [&context, command, options] { context.run = [&context, command, options] { run_quantize(context, *command, *options); }; });
 }

@@ -29,11 +29,13 @@ from .linear import QuantizedLinear, QuantizedWeight
 from .model import load_checkpoint_, quantize_
 from .observers import StatisticsObserver
 from .optim import StochasticAdamW, stochastic_round_bf16_
+from .parallel import ColumnParallelLinear, RowParallelLinear
 from .qat import FakeQuantize, QATLinear, convert_, prepare_qat_
 
 __all__ = [
     "BinaryConv2d",
     "BinaryLinear",
+    "ColumnParallelLinear",
     "FP8Linear",
     "FP8Policy",
     "FakeQuantize",
@@ -46,6 +48,7 @@ __all__ = [
     "QuantizeConfig",
     "QuantizedLinear",
     "QuantizedWeight",
+    "RowParallelLinear",
     "StatisticsObserver",
     "StochasticAdamW",
     "binarize",
