@@ -8,7 +8,7 @@ PYTHON := .venv/bin/python
 export GOMP_SPINCOUNT ?= 5000
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-unit test-sanitizers test-python test-install test-arm bench fuzz torture same-bytes gpu-test gpu-bench format tidy rules clean help
+.PHONY: setup build demo test test-unit test-sanitizers test-python test-install test-arm bench docs fuzz torture same-bytes gpu-test gpu-bench format tidy rules clean help
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ SANITIZED := format_codec_test format_packing_test format_scheme_test ops_quanti
 test-sanitizers: setup ## the readers of foreign files under the address and undefined-behaviour sanitizers
 	@cmake --preset dev > /dev/null && cmake --build --preset dev -j $(JOBS) --target $(SANITIZED)
 	@ctest --preset dev -j $(JOBS) -R "^($$(echo $(SANITIZED) | tr ' ' '|'))$$"
+
+docs: build ## the site of the docs into build/site; fails on dead links and undocumented symbols
+	@$(PYTHON) tools/docs/build.py --narrow $(BIN)/narrow --output build/site
 
 bench: build ## measure the CPU operations beside this machine's own limits
 	@for program in $(BIN)/bench_*; do case $$program in *cuda*) ;; *) $$program $(ARGS) || exit 1;; esac; done
