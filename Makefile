@@ -8,7 +8,7 @@ PYTHON := .venv/bin/python
 export GOMP_SPINCOUNT ?= 5000
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-unit test-sanitizers test-python test-install test-arm bench docs fuzz torture same-bytes gpu-test gpu-bench format tidy rules clean help
+.PHONY: setup build demo test test-unit test-sanitizers test-python test-install test-arm edge bench docs fuzz torture same-bytes gpu-test gpu-bench format tidy rules clean help
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -37,6 +37,9 @@ test-python:
 
 test-install:
 	@tools/dev/test_install.sh
+
+edge: build ## small builds and their sizes: the minimal library, the static command for AArch64 under qemu (slow)
+	@JOBS=$(JOBS) tools/dev/test_edge.sh --command
 
 test-arm: setup ## the AArch64 kernels, cross-compiled and run under qemu
 	@tools/dev/test_arm.sh $(JOBS)
