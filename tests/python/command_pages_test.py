@@ -1,4 +1,5 @@
-"""What the command says about itself: doctor, --version, bench --report, manual pages and completions. The options are those that --help shows."""
+"""What the command says about itself: doctor, --version, bench --report, manual pages, completions. The options are those of --help."""
+
 import json
 import re
 import shutil
@@ -64,7 +65,11 @@ def test_every_option_is_in_the_reference_and_the_completions(narrow, options):
             for name in names:
                 if shell == "fish":
                     form = f"-l {name[2:]} " if name.startswith("--") else f"-s {name[1:]} "
-                    lines = [line for line in script.splitlines() if f"seen_subcommand_from {command}'" in line] if command else script.splitlines()
+                    lines = (
+                        [line for line in script.splitlines() if f"seen_subcommand_from {command}'" in line]
+                        if command
+                        else script.splitlines()
+                    )
                     assert any(form in line + " " for line in lines), (shell, command, name)
                 else:
                     part = re.search(rf"^ *{command}\) (.*?);;", script, re.M | re.S).group(1) if command else script
@@ -106,7 +111,12 @@ def test_doctor_tests_every_kernel(narrow):
     fast = {(row["op"], row["name"]) for row in kernels if row["runs_here"] and row["isa"] != "scalar"}
     assert {(row["op"], row["kernel"]) for row in test["rows"]} == fast
     assert {use["kernel"] for use in found["kernels"]} <= {row["name"] for row in kernels}
-    assert found["cpu"]["threads"] >= 1 and found["memory"]["bytes"] > 2**20 and found["roofline"]["read_gb_s"] > 0 and found["roofline"]["copy_gb_s"] > 0
+    assert (
+        found["cpu"]["threads"] >= 1
+        and found["memory"]["bytes"] > 2**20
+        and found["roofline"]["read_gb_s"] > 0
+        and found["roofline"]["copy_gb_s"] > 0
+    )
     assert (found["gpu_reason"] is None) == bool(found["gpus"])
 
 
@@ -123,7 +133,11 @@ def test_bench_report_is_one_page(narrow, tmp_path):
     path = tmp_path / "bench.html"
     answer = json.loads(narrow("bench", "--report", str(path), "--seconds", "0.001", "--json"))
     page = path.read_text()
-    kernels = {row["name"] for row in json.loads(narrow("kernels", "--json"))["kernels"] if row["runs_here"] and row["isa"] != "scalar" and row["op"] != "binary"}
+    kernels = {
+        row["name"]
+        for row in json.loads(narrow("kernels", "--json"))["kernels"]
+        if row["runs_here"] and row["isa"] != "scalar" and row["op"] != "binary"
+    }
     assert {timing["kernel"] for timing in answer["timings"]} == kernels
     assert all(kernel in page for kernel in kernels) and page.count("<tr><td>") == len(answer["timings"])
     assert all(timing["seconds"] > 0 and timing["bytes"] > 0 for timing in answer["timings"])

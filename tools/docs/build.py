@@ -3,9 +3,10 @@
 
     build.py [--narrow build/release/bin/narrow] [--output build/site]
 
-References are made from the sources: the command's from its parser, C and C++ from the headers, Python from the docstrings. The build fails on a link
-that leads nowhere and on a public symbol that nothing documents.
+References are made from the sources: the command's from its parser, C and C++ from the headers, Python from the docstrings.
+The build fails on a link that leads nowhere and on a public symbol that nothing documents.
 """
+
 import argparse
 import html
 import json
@@ -27,14 +28,41 @@ HERE = pathlib.Path(__file__).resolve().parent
 # The order of the site: (section, pages under docs/). Pages of made/ are made below; a page that is not named comes last, under "More".
 SECTIONS = [
     ("Start", ["first_steps.md", "choosing.md", "faq.md"]),
-    ("Coming from", ["coming_from/torchao.md", "coming_from/llm_compressor.md", "coming_from/llama_cpp.md", "coming_from/bitsandbytes.md", "coming_from/tensorrt.md"]),
-    ("Use", ["command.md", "formats.md", "quantization.md", "methods.md", "evaluation.md", "interop.md", "python.md", "onnx.md", "c_api.md", "trust.md"]),
+    (
+        "Coming from",
+        [
+            "coming_from/torchao.md",
+            "coming_from/llm_compressor.md",
+            "coming_from/llama_cpp.md",
+            "coming_from/bitsandbytes.md",
+            "coming_from/tensorrt.md",
+        ],
+    ),
+    (
+        "Use",
+        [
+            "command.md",
+            "formats.md",
+            "quantization.md",
+            "methods.md",
+            "evaluation.md",
+            "interop.md",
+            "python.md",
+            "onnx.md",
+            "c_api.md",
+            "trust.md",
+        ],
+    ),
     ("Reference", ["made/command_line.md", "made/python_api.md", "made/cpp_api.md", "made/c_api.md"]),
     ("Kernels", ["layouts.md", "kernels/*"]),
     ("Benchmarks", ["made/benchmarks.md", "benchmarks/*"]),
     ("Project", ["architecture.md", "release.md"]),
 ]
-PYTHON_MODULES = {"narrow": "python/narrow/__init__.py", "narrow.torch": "python/narrow/torch/__init__.py", "narrow.onnx": "python/narrow/onnx/__init__.py"}
+PYTHON_MODULES = {
+    "narrow": "python/narrow/__init__.py",
+    "narrow.torch": "python/narrow/torch/__init__.py",
+    "narrow.onnx": "python/narrow/onnx/__init__.py",
+}
 
 
 def command(narrow, *words):
@@ -45,28 +73,52 @@ def made_pages(narrow):
     """Pages that nobody writes: {name: Markdown}."""
     public = sorted((ROOT / "include/narrow").glob("*.h"))
     cpp = [path for path in public if path.name not in ("c.h", "narrow.h")]
-    plots = ["# All benchmarks", "", "Drawn from the tables that are committed beside the pages; every figure there says how it was measured.", ""]
+    plots = [
+        "# All benchmarks",
+        "",
+        "Drawn from the tables that are committed beside the pages; every figure there says how it was measured.",
+        "",
+    ]
     for path in sorted((ROOT / "docs/benchmarks").glob("*.json")):
         plots += [f"## {path.stem}", "", f"[The page](../benchmarks/{path.stem}.md), [the data](../benchmarks/{path.name}).", ""]
         plots += [figure + "\n" for figure in drawings.benchmark_plots(json.loads(path.read_text()))]
     return {
         "made/command_line.md": command(narrow, "manual", "--markdown").replace("](command.md)", "](../command.md)"),
-        "made/python_api.md": docstrings.reference({name: ROOT / path for name, path in PYTHON_MODULES.items()}, "Python reference",
-                                                   "Made from the docstrings; [Python and PyTorch](../python.md) is the guide."),
-        "made/cpp_api.md": headers.reference(cpp, "C++ reference", "Made from the public headers; `#include <narrow/narrow.h>` includes those of the core."),
-        "made/c_api.md": headers.reference([ROOT / "include/narrow/c.h"], "C reference", "Made from `narrow/c.h`; [the C interface](../c_api.md) is the guide."),
+        "made/python_api.md": docstrings.reference(
+            {name: ROOT / path for name, path in PYTHON_MODULES.items()},
+            "Python reference",
+            "Made from the docstrings; [Python and PyTorch](../python.md) is the guide.",
+        ),
+        "made/cpp_api.md": headers.reference(
+            cpp, "C++ reference", "Made from the public headers; `#include <narrow/narrow.h>` includes those of the core."
+        ),
+        "made/c_api.md": headers.reference(
+            [ROOT / "include/narrow/c.h"], "C reference", "Made from `narrow/c.h`; [the C interface](../c_api.md) is the guide."
+        ),
         "made/benchmarks.md": "\n".join(plots),
     }
 
 
 def draw_values(markdown, narrow):
     """Puts a format's picture in the place of <!-- values: NAME -->."""
-    return re.sub(r"<!-- values: (\S+) -->", lambda found: drawings.value_line(json.loads(command(narrow, "formats", found.group(1), "--json"))), markdown)
+    return re.sub(
+        r"<!-- values: (\S+) -->",
+        lambda found: drawings.value_line(json.loads(command(narrow, "formats", found.group(1), "--json"))),
+        markdown,
+    )
 
 
 def undocumented():
-    problems = [f"{path.relative_to(ROOT)}:{line}: {name} has no comment" for path in sorted((ROOT / "include/narrow").glob("*.h")) for line, name in headers.undocumented(path)]
-    return problems + [f"{path}: {module}.{name} has no docstring" for module, path in PYTHON_MODULES.items() for name in docstrings.undocumented(ROOT / path)]
+    problems = [
+        f"{path.relative_to(ROOT)}:{line}: {name} has no comment"
+        for path in sorted((ROOT / "include/narrow").glob("*.h"))
+        for line, name in headers.undocumented(path)
+    ]
+    return problems + [
+        f"{path}: {module}.{name} has no docstring"
+        for module, path in PYTHON_MODULES.items()
+        for name in docstrings.undocumented(ROOT / path)
+    ]
 
 
 def page_path(name):
@@ -98,7 +150,11 @@ class Site:
     def index(_):
         """The first page is the README, seen from docs/."""
         text = (ROOT / "README.md").read_text()
-        return re.sub(r"\]\((?:docs/)?([^)#:]+)((?:#[^)]*)?)\)", lambda m: f"]({'' if m.group(0).startswith('](docs/') else '../'}{m.group(1)}{m.group(2)})", text)
+        return re.sub(
+            r"\]\((?:docs/)?([^)#:]+)((?:#[^)]*)?)\)",
+            lambda m: f"]({'' if m.group(0).startswith('](docs/') else '../'}{m.group(1)}{m.group(2)})",
+            text,
+        )
 
     def resolve(self, page, link):
         """Where a link of a page leads on the site; files that are not of the site are copied into it."""
@@ -122,7 +178,10 @@ class Site:
         place = pathlib.Path("files") / source.relative_to(ROOT)
         if source.is_dir():
             listing = "".join(f"<li>{html.escape(path.name)}" for path in sorted(source.iterdir()))
-            self.write(f"{place}/index.html", self.frame(f"{place}/index.html", place.name, f"<h1>{html.escape(str(source.relative_to(ROOT)))}</h1><ul>{listing}</ul>"))
+            self.write(
+                f"{place}/index.html",
+                self.frame(f"{place}/index.html", place.name, f"<h1>{html.escape(str(source.relative_to(ROOT)))}</h1><ul>{listing}</ul>"),
+            )
             return f"{up}{place.as_posix()}/index.html"
         (self.output / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, self.output / place)
@@ -130,10 +189,14 @@ class Site:
 
     def navigation(self, current):
         up = "../" * current.count("/")
-        text = f'<a class="home" href="{up}index.html">narrow</a><input id="search" type="search" placeholder="Search" aria-label="Search"><ul id="found"></ul>'
+        text = f'<a class="home" href="{up}index.html">narrow</a>'
+        text += '<input id="search" type="search" placeholder="Search" aria-label="Search"><ul id="found"></ul>'
         for section, names in self.sections:
             is_open = " open" if current in [page_path(name) for name in names] or section == "Start" else ""
-            items = "".join(f'<li><a href="{up}{page_path(name)}"{" class=here" if page_path(name) == current else ""}>{html.escape(self.pages[name].title)}</a>' for name in names)
+            items = ""
+            for name in names:
+                here = " class=here" if page_path(name) == current else ""
+                items += f'<li><a href="{up}{page_path(name)}"{here}>{html.escape(self.pages[name].title)}</a>'
             text += f"<details{is_open}><summary>{section}</summary><ul>{items}</ul></details>"
         return text
 
@@ -170,9 +233,18 @@ class Site:
             second = [(anchor, text) for level, anchor, text in page.headings if level == 2]
             contents = ""
             if len(second) > 2:
-                contents = '<aside><ul>' + "".join(f'<li><a href="#{anchor}">{html.escape(text)}</a>' for anchor, text in second) + "</ul></aside>"
+                contents = (
+                    "<aside><ul>" + "".join(f'<li><a href="#{anchor}">{html.escape(text)}</a>' for anchor, text in second) + "</ul></aside>"
+                )
             self.write(path, self.frame(path, page.title, page.html(), contents))
-            index.append({"path": path, "title": page.title, "headings": [[anchor, text] for _, anchor, text in page.headings[1:]], "text": page.text()[:20000]})
+            index.append(
+                {
+                    "path": path,
+                    "title": page.title,
+                    "headings": [[anchor, text] for _, anchor, text in page.headings[1:]],
+                    "text": page.text()[:20000],
+                }
+            )
         self.write("search_index.js", "const pages = " + json.dumps(index, ensure_ascii=False) + ";\n")
         shutil.copyfile(HERE / "search.js", self.output / "search.js")
         code = FORMATTER.get_style_defs(".code")

@@ -1,4 +1,5 @@
 """The reference of the Python package, read from its sources without importing them: what `__all__` names, with signature and docstring."""
+
 import ast
 import pathlib
 
@@ -53,7 +54,11 @@ def signature(node):
 
 
 def methods(node):
-    return [item for item in node.body if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")] if isinstance(node, ast.ClassDef) else []
+    return (
+        [item for item in node.body if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")]
+        if isinstance(node, ast.ClassDef)
+        else []
+    )
 
 
 def undocumented(path):

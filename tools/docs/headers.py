@@ -2,11 +2,13 @@
 
 A comment stands for the declarations that follow it without a blank line. `undocumented(path)` lists those that none stands for.
 """
+
 import dataclasses
 import pathlib
 import re
 
-NAME = re.compile(r"""
+NAME = re.compile(
+    r"""
     (?:\b(?:struct|class|enum\s+class|enum)\s+(?P<type>\w+)) |
     (?:\busing\s+(?P<alias>\w+)\s*=) |
     (?:\#\s*define\s+(?P<macro>\w+)) |
@@ -14,8 +16,13 @@ NAME = re.compile(r"""
     (?:typedef\s+(?:struct|enum)\s+\w+\s+(?P<opaque>\w+)\s*;) |
     (?:(?P<function>operator\s*[^\s(]+|~?\w+)\s*\() |
     (?:\b(?P<constant>k[A-Z]\w*|NARROW_\w+|[a-z]\w*)\s*(?:=|\{|;|\[))
-""", re.X)
-SKIPPED = re.compile(r"^\s*(#\s*(pragma|include|if|ifdef|ifndef|else|elif|endif|undef)\b|namespace\b|extern \"C\"|template\s*<[^>]*>\s*$|public:|private:|protected:|friend\b|static_assert)")
+""",
+    re.X,
+)
+SKIPPED = re.compile(
+    r"^\s*(#\s*(pragma|include|if|ifdef|ifndef|else|elif|endif|undef)\b|namespace\b|extern \"C\"|template\s*<[^>]*>\s*$"
+    r"|public:|private:|protected:|friend\b|static_assert)"
+)
 
 
 @dataclasses.dataclass
@@ -35,7 +42,7 @@ def comment_text(line):
     text = line.strip()
     for begin in ("///", "//", "/*", "*/", "*"):
         if text.startswith(begin) and not text.startswith("///<"):
-            return re.sub(r"\s*\*/$", "", text[len(begin):]).removeprefix(" ") if begin != "*/" else ""
+            return re.sub(r"\s*\*/$", "", text[len(begin) :]).removeprefix(" ") if begin != "*/" else ""
     return None
 
 

@@ -1,4 +1,5 @@
 """Markdown to HTML: tables, highlighted code, equations as MathML, anchors for headings."""
+
 import functools
 import html
 import re

@@ -7,11 +7,12 @@
     <!-- before: ... -->              hidden lines that come before the next block of the page (Python, C or C++)
     ```cpp show                       a declaration, not a program (made pages alone)
 
-The blocks of a page share a folder with a small model (model/, llama/), tokens.safetensors, docs_tokens.safetensors, book.txt and stats.safetensors; the Python blocks of a page
-share their names. C++ blocks without a main() become the body of one, C blocks too.
+The blocks of a page share a folder with a small model (model/, llama/), tokens.safetensors, docs_tokens.safetensors, book.txt and
+stats.safetensors; the Python blocks of a page share their names. C++ and C blocks without a main() become the body of one.
 
     snippets.py --narrow build/release/bin/narrow --library build/release/src/libnarrow.a --python-path build/python [page.md ...]
 """
+
 import argparse
 import json
 import os
@@ -85,8 +86,20 @@ def prepare(folder, narrow):
     (folder / "build").mkdir()
     words = " ".join(re.findall(r"[A-Za-z ,.\n]+", (ROOT / "docs/quantization.md").read_text()))
     (folder / "book.txt").write_text(words[:4000])
-    subprocess.run([narrow, "calibrate", folder / "model", "--tokens", folder / "tokens.safetensors", "--second-moments", "-o", folder / "stats.safetensors", "--quiet"],
-                   check=True)
+    subprocess.run(
+        [
+            narrow,
+            "calibrate",
+            folder / "model",
+            "--tokens",
+            folder / "tokens.safetensors",
+            "--second-moments",
+            "-o",
+            folder / "stats.safetensors",
+            "--quiet",
+        ],
+        check=True,
+    )
 
 
 def run_shell(block, folder, environment):
@@ -114,7 +127,11 @@ def program_of(block):
     includes = [line for line in lines if line.startswith("#include")]
     body = [line for line in lines if not line.startswith("#include")]
     using = "using namespace narrow;\n" if block.language == "cpp" and "narrow::" not in block.code else ""
-    common = ["#include <stdio.h>", "#include <narrow/c.h>"] if block.language == "c" else ["#include <fmt/format.h>", "#include <narrow/narrow.h>"]
+    common = (
+        ["#include <stdio.h>", "#include <narrow/c.h>"]
+        if block.language == "c"
+        else ["#include <fmt/format.h>", "#include <narrow/narrow.h>"]
+    )
     return "\n".join([*common, *includes]) + f"\n{using}int main(void) {{\n{textwrap.indent(chr(10).join(body), '  ')}\n}}\n"
 
 
@@ -158,12 +175,19 @@ def run_page(page, template, options, environment):
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--narrow", default=ROOT / "build/release/bin/narrow", type=pathlib.Path)
-    arguments.add_argument("--library", default="build/release/src/libnarrow.a -fopenmp -lyaml-cpp", help="what C and C++ blocks are linked with")
+    arguments.add_argument(
+        "--library", default="build/release/src/libnarrow.a -fopenmp -lyaml-cpp", help="what C and C++ blocks are linked with"
+    )
     arguments.add_argument("--python-path", default=ROOT / "build/python", type=pathlib.Path)
     arguments.add_argument("pages", nargs="*", type=pathlib.Path)
     options = arguments.parse_args()
-    environment = {**os.environ, "PATH": f"{options.narrow.resolve().parent}:{os.environ['PATH']}", "PYTHONPATH": str(options.python_path.resolve()),
-                   "OMP_WAIT_POLICY": "passive", "TOKENIZERS_PARALLELISM": "false"}
+    environment = {
+        **os.environ,
+        "PATH": f"{options.narrow.resolve().parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(options.python_path.resolve()),
+        "OMP_WAIT_POLICY": "passive",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     ran = left = 0
     problems = []
     with tempfile.TemporaryDirectory() as name:
