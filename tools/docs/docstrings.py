@@ -2,6 +2,11 @@
 
 import ast
 import pathlib
+import re
+
+BINDINGS = pathlib.Path(__file__).resolve().parents[2] / "python/src"
+BOUND = re.compile(r'nb::class_<[^;]*?>\(module, "(\w+)",\s*"([^"]+)"\)(.*?);\n(?=  nb::class_|  module\.|}|\n)', re.S)
+MEMBER = re.compile(r'\.def(?:_static|_prop_ro|_prop_rw|_ro|_rw)?\(\s*"([a-z]\w*)"')
 
 
 def parse(path):
@@ -30,6 +35,8 @@ def definitions(path, depth=0):
     for node in parse(path).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             found[node.name] = (node, path)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id in found:  # another name of it
+            found.update({target.id: found[node.value.id] for target in node.targets if isinstance(target, ast.Name)})
         elif isinstance(node, ast.ImportFrom) and node.level:
             folder = path.parent if node.level == 1 else path.parents[node.level - 1]
             inner = definitions(module_file(folder, node.module or ""), depth + 1)
@@ -61,25 +68,44 @@ def methods(node):
     )
 
 
+def bound_classes():
+    """Classes of the extension, from their bindings: {name: (docstring, public members)}."""
+    found = {}
+    for path in sorted(BINDINGS.glob("*.cc")):
+        for name, text, body in BOUND.findall(path.read_text()):
+            found[name] = (text, sorted(set(MEMBER.findall(body))))
+    return found
+
+
 def undocumented(path):
-    """Public names without a docstring. What the extension module defines is documented where it is bound."""
-    found = definitions(path)
+    """Public names without a docstring, in Python or where they are bound."""
+    found, bound = definitions(path), bound_classes()
     problems = []
     for name in public_names(parse(path)):
         node, _ = found.get(name, (None, None))
-        if node is not None and not ast.get_docstring(node):
+        documented = ast.get_docstring(node) if node is not None else bound.get(name)
+        if not documented and not name.startswith("__"):
             problems.append(name)
     return problems
 
 
 def reference(modules, title, introduction):
     """modules: {dotted name: file}."""
-    text = [f"# {title}", "", introduction, ""]
+    text, bound = [f"# {title}", "", introduction, ""], bound_classes()
     for module, path in modules.items():
         text += [f"## {module}", "", (ast.get_docstring(parse(path)) or "").split("\n\n")[0], ""]
         found = definitions(path)
         for name in public_names(parse(path)):
             node, _ = found.get(name, (None, None))
+            if node is None and name in bound:
+                text += [
+                    f"### `{module}.{name}`",
+                    "",
+                    bound[name][0],
+                    "",
+                    "Members: " + ", ".join(f"`{member}`" for member in bound[name][1]) + ".",
+                    "",
+                ]
             if node is None:
                 continue
             text += [f"### `{module}.{name}`", "", "```python show", signature(node), "```", "", ast.get_docstring(node) or "", ""]

@@ -64,7 +64,8 @@ std::string bench_page(const BenchReport& report) {
   text += section(report, "matmul", 1, "Products of one token: weights 4096 x 4096, from memory");
   text += section(report, "matmul", 64, "Products of 64 tokens");
   text += "<p>GB/s counts what must be read and written once (of products: the weight). A limit is the time to move that, or to do the multiplications and additions, "
-          "whichever is longer; the reference kernels, which define the operations, are not timed.</p>\n</body>\n</html>\n";
+          "whichever is longer; more than 100 % means that a kernel does less than was counted (signs and tables instead of multiplications) or that "
+          "memory was faster than when the limit was measured. The peaks of bf16 and of single bits are not measured. The reference kernels, which define the operations, are not timed.</p>\n</body>\n</html>\n";
   return text;
 }
 

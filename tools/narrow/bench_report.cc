@@ -121,8 +121,10 @@ class Measurement {
                          [&] { return std::string(find(problem).name); }, [&](int) { fused_quantize(input, scheme, q); });
   }
 
-  /// A product by every row that takes it. Weights rotate through more memory than the caches hold.
-  void measure_rows(MatmulProblem problem, const PreparedWeight& weight, const std::string& task, bool integers, double peer_seconds, const std::string& peer) {
+  /// A product by every row that takes it; arithmetic: the limit that goes with its operands, or none. Weights of few tokens rotate through
+  /// more memory than the caches hold.
+  void measure_rows(MatmulProblem problem, const PreparedWeight& weight, const std::string& task, const char* arithmetic, double peer_seconds,
+                    const std::string& peer) {
     const std::size_t wanted = std::clamp<std::size_t>(3 * report_.machine.last_cache, std::size_t{64} << 20, std::size_t{256} << 20);
     const std::size_t copies = problem.m > 8 ? 1 : std::clamp<std::size_t>(wanted / std::max<std::size_t>(1, weight.codes.size()) + 1, 2, 64);
     std::vector<PreparedWeight> weights{weight};
@@ -146,7 +148,7 @@ class Measurement {
       add({.op = "matmul", .kernel = kernel.name, .task = task, .m = problem.m, .n = problem.n, .k = problem.k, .seconds = seconds,
            .bytes = static_cast<double>(weight.codes.size() + weight.scales.size() + weight.zero_points.size()), .operations = operations, .peer = peer,
            .peer_ratio = peer_seconds / seconds},
-          integers ? "int8" : "fp32");
+          arithmetic);
     }
   }
 
@@ -176,17 +178,17 @@ class Measurement {
     problem.n = problem.k = kSide;
     problem.x.data = x.data();
     problem.x.row_stride = kSide;
-    measure_rows(problem, prepare(values), "fp32 weights", false, fp32_seconds, fp32_peer);
+    measure_rows(problem, prepare(values), "fp32 weights", "fp32", fp32_seconds, fp32_peer);
     const Tensor half = convert(x, DType::kBf16);
     MatmulProblem of_halves = problem;
     of_halves.x.data = half.data();
     of_halves.x.dtype = DType::kBf16;
-    measure_rows(of_halves, prepare(convert(values, DType::kBf16)), "bf16 weights and inputs", false, fp32_seconds, fp32_peer);
+    measure_rows(of_halves, prepare(convert(values, DType::kBf16)), "bf16 weights and inputs", "", fp32_seconds, fp32_peer);
     for (const char* text : {"int8:row", "fp8_e4m3:row", "fp6_e3m2:row", "fp5_e2m2:row", "int4:block128", "int4:block128:asym", "nvfp4", "mxfp4", "int3:block128",
                              "int3:block128:asym", "fp3_e2m0:row", "int2:block128", "int2:block128:asym", "int1:row", "msfp12"}) {
       const Scheme scheme = Scheme::parse(text);
       const PreparedWeight weight = prepare(quantize(values, scheme));
-      measure_rows(problem, weight, fmt::format("{} weights", text), false, fp32_seconds, fp32_peer);
+      measure_rows(problem, weight, fmt::format("{} weights", text), "fp32", fp32_seconds, fp32_peer);
       if (scheme.is_msfp || scheme.element == kInt1) measure_quantized(problem, weight, text, scheme, 0.0, "");
       if (is_exact_integer(scheme.element) && !scheme.asymmetric) measure_quantized(problem, weight, text, Scheme::parse("int8:row"), int8_seconds, int8_peer);
     }
@@ -196,18 +198,19 @@ class Measurement {
     const Tensor x = random_values({problem.m, problem.k});
     const QuantizedTensor q = quantize(x, activation);
     problem.x = view_of(q);
-    measure_rows(problem, weight, fmt::format("{} weights, {} inputs", text, activation.to_string()), true, peer_seconds, peer);
+    const bool is_int8 = activation.element == kInt8;
+    measure_rows(problem, weight, fmt::format("{} weights, {} inputs", text, activation.to_string()), is_int8 ? "int8" : "", peer_seconds, peer);
   }
 
   /// Adds a timing with its share of the limit that takes longer: moving its bytes, or doing its operations.
   void add(Timing timing, const char* arithmetic) {
     const Roofline& r = report_.roofline;
     const bool moves = timing.op != "matmul";
-    const double peak = std::strcmp(arithmetic, "int8") == 0 ? r.int8 : r.fp32;
+    const double peak = std::strcmp(arithmetic, "int8") == 0 ? r.int8 : std::strcmp(arithmetic, "fp32") == 0 ? r.fp32 : 0.0;
     const double moving = timing.bytes / ((moves ? r.copy : r.read) * 1e9), computing = peak > 0.0 ? timing.operations / (peak * 1e9) : 0.0;
     timing.limit = moves ? "copy" : moving > computing ? "read" : arithmetic;
     timing.share = std::max(moving, computing) / timing.seconds;
-    if (timing.operations > 0.0 && peak == 0.0) timing.share = 0.0;
+    if (timing.m > 8 && peak == 0.0) timing.share = 0.0;  // arithmetic may bound it, and its peak is not known
     report_.timings.push_back(std::move(timing));
   }
 
