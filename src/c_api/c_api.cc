@@ -1,4 +1,5 @@
-/// include/narrow/c.h without checkpoints: every function catches what the library throws and turns it into a status and a sentence of the thread.
+/// include/narrow/c.h without checkpoints: every function catches what the library throws and turns it into a status and a sentence of
+/// the thread.
 
 #include <cstring>
 

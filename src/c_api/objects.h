@@ -1,5 +1,6 @@
 #pragma once
-/// What the files of the interface in C share: the objects behind its pointers, and the way from exceptions to a status and a sentence of the thread.
+/// What the files of the interface in C share: the objects behind its pointers, and the way from exceptions to a status and a sentence of
+/// the thread.
 
 #include <exception>
 #include <filesystem>

@@ -16,7 +16,8 @@ build/minimal/minimal_consumer
 echo "edge: add_subdirectory works; the minimal library has $(stat -c %s build/minimal/libnarrow.stripped) bytes"
 
 [ "${1:-}" = --command ] || exit 0
-cmake --preset arm -B build/edge -DNARROW_BUILD_TOOLS=ON -DNARROW_BUILD_TESTS=OFF -DNARROW_STATIC_COMMAND=ON > /dev/null
+cmake --preset arm -B build/edge -DCMAKE_BUILD_TYPE=MinSizeRel -DCMAKE_CXX_FLAGS="-ffunction-sections -fdata-sections" \
+  -DNARROW_BUILD_TOOLS=ON -DNARROW_BUILD_TESTS=OFF -DNARROW_STATIC_COMMAND=ON > /dev/null
 cmake --build build/edge -j "$jobs" --target narrow_command
 aarch64-linux-gnu-strip -o build/edge/narrow build/edge/bin/narrow
 too_large build/edge/narrow $largest_command

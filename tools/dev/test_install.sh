@@ -33,6 +33,7 @@ build_with_pkg_config() {
   gcc -std=c11 $flags -c tests/install/consumer.c -o "$2.o" && g++ "$2.o" $libraries -o "$2_c"
   "$2" && "$2_c"
 }
+if grep -q recipe_yaml <(ar t build/release/src/libnarrow.a); then grep -q -- '-lyaml-cpp' "$place/prefix/lib/pkgconfig/narrow.pc"; fi
 build_with_pkg_config "$PWD/$place/prefix" "$place/pkg_config_consumer"
 echo "install: pkg-config works"
 

@@ -37,7 +37,9 @@ void add_bench(CLI::App& app, Context& context) {
   CLI::App* command = add_command(app, "bench", "Time this machine's kernels beside its limits and the libraries that it has",
                                   "  narrow bench --report bench.html\n");
   command->add_option("--report", *path, "Write one HTML page, to be attached to an issue")->option_text("FILE")->required();
-  command->add_option("--seconds", *seconds, "Repeat each kernel for this long (default 0.1)")->option_text("N")->check(CLI::Range(0.0, 60.0).description(""));
+  command->add_option("--seconds", *seconds, "Repeat each kernel for this long (default 0.1)")
+      ->option_text("N")
+      ->check(CLI::Range(0.0, 60.0).description(""));
   command->callback([&context, path, seconds] { context.run = [&context, path, seconds] { run_bench_report(context, *path, *seconds); }; });
 }
 

@@ -60,7 +60,8 @@ class Measurement {
     report_.roofline = measure_roofline(report_.machine.threads);
     peers_ = find_peers(report_.machine.threads);
     for (const Peer& peer : peers_) report_.peers.push_back(peer.name);
-    for (const char* scheme : {"int8:row", "fp8_e4m3:row", "fp6_e3m2:row", "int4:block128", "nvfp4", "mxfp4", "msfp12"}) measure_conversions(Scheme::parse(scheme));
+    for (const char* scheme : {"int8:row", "fp8_e4m3:row", "fp6_e3m2:row", "int4:block128", "nvfp4", "mxfp4", "msfp12"})
+      measure_conversions(Scheme::parse(scheme));
     measure_fused();
     for (const std::int64_t m : {1, 64}) measure_products(m);
     report_.seconds = now() - begin;
@@ -70,7 +71,8 @@ class Measurement {
  private:
   /// Times what the newest instruction set of every row gives; rows of the same name are timed once.
   template <typename Kernel>
-  void measure_memory_bound(const char* op, const std::string& task, double bytes, const Kernel& kernel, const std::function<void(int)>& work) {
+  void measure_memory_bound(const char* op, const std::string& task, double bytes, const Kernel& kernel,
+                            const std::function<void(int)>& work) {
     std::string last;
     for (const Isa isa : isas_) {
       limit_cpu(isa);
@@ -101,10 +103,12 @@ class Measurement {
     dequantizing.scheme = scheme;
     dequantizing.grid = q.grid();
     dequantizing.row_bytes = q.row_bytes();
-    measure_memory_bound("quantize", fmt::format("bf16 {0} x {0} to {1}", kSide, scheme.to_string()), bytes, [&] { return std::string(find(quantizing).name); },
-                         [&](int) { quantize_into(x, q); });
-    measure_memory_bound("dequantize", fmt::format("{1} {0} x {0} to bf16", kSide, scheme.to_string()), bytes, [&] { return std::string(find(dequantizing).name); },
-                         [&](int) { dequantize_into(q, y); });
+    measure_memory_bound(
+        "quantize", fmt::format("bf16 {0} x {0} to {1}", kSide, scheme.to_string()), bytes,
+        [&] { return std::string(find(quantizing).name); }, [&](int) { quantize_into(x, q); });
+    measure_memory_bound(
+        "dequantize", fmt::format("{1} {0} x {0} to bf16", kSide, scheme.to_string()), bytes,
+        [&] { return std::string(find(dequantizing).name); }, [&](int) { dequantize_into(q, y); });
   }
 
   void measure_fused() {
@@ -117,16 +121,18 @@ class Measurement {
     problem.op = input.op;
     problem.dtype = DType::kBf16;
     problem.rows = problem.cols = problem.x_stride = kSide;
-    measure_memory_bound("fused", fmt::format("RMSNorm of bf16 {0} x {0}, then int8:row", kSide), static_cast<double>(input.x.byte_size() + q.byte_size()),
-                         [&] { return std::string(find(problem).name); }, [&](int) { fused_quantize(input, scheme, q); });
+    measure_memory_bound(
+        "fused", fmt::format("RMSNorm of bf16 {0} x {0}, then int8:row", kSide), static_cast<double>(input.x.byte_size() + q.byte_size()),
+        [&] { return std::string(find(problem).name); }, [&](int) { fused_quantize(input, scheme, q); });
   }
 
   /// A product by every row that takes it; arithmetic: the limit that goes with its operands, or none. Weights of few tokens rotate through
   /// more memory than the caches hold.
-  void measure_rows(MatmulProblem problem, const PreparedWeight& weight, const std::string& task, const char* arithmetic, double peer_seconds,
-                    const std::string& peer) {
+  void measure_rows(MatmulProblem problem, const PreparedWeight& weight, const std::string& task, const char* arithmetic,
+                    double peer_seconds, const std::string& peer) {
     const std::size_t wanted = std::clamp<std::size_t>(3 * report_.machine.last_cache, std::size_t{64} << 20, std::size_t{256} << 20);
-    const std::size_t copies = problem.m > 8 ? 1 : std::clamp<std::size_t>(wanted / std::max<std::size_t>(1, weight.codes.size()) + 1, 2, 64);
+    const std::size_t copies =
+        problem.m > 8 ? 1 : std::clamp<std::size_t>(wanted / std::max<std::size_t>(1, weight.codes.size()) + 1, 2, 64);
     std::vector<PreparedWeight> weights{weight};
     for (std::size_t i = 1; i < copies; ++i) {
       weights.push_back(weight);
@@ -145,8 +151,16 @@ class Measurement {
         run_matmul(problem, kernel);
       });
       const double operations = 2.0 * static_cast<double>(problem.m) * static_cast<double>(problem.n) * static_cast<double>(problem.k);
-      add({.op = "matmul", .kernel = kernel.name, .task = task, .m = problem.m, .n = problem.n, .k = problem.k, .seconds = seconds,
-           .bytes = static_cast<double>(weight.codes.size() + weight.scales.size() + weight.zero_points.size()), .operations = operations, .peer = peer,
+      add({.op = "matmul",
+           .kernel = kernel.name,
+           .task = task,
+           .m = problem.m,
+           .n = problem.n,
+           .k = problem.k,
+           .seconds = seconds,
+           .bytes = static_cast<double>(weight.codes.size() + weight.scales.size() + weight.zero_points.size()),
+           .operations = operations,
+           .peer = peer,
            .peer_ratio = peer_seconds / seconds},
           arithmetic);
     }
@@ -160,7 +174,8 @@ class Measurement {
     for (const Peer& peer : peers_) {
       if (peer.int8 != integers) continue;
       begun_(peer.name);
-      std::vector<std::byte> x(static_cast<std::size_t>(m * kSide) * width, std::byte{1}), w(weight_bytes * copies, std::byte{1}), y(static_cast<std::size_t>(m * kSide) * 4);
+      std::vector<std::byte> x(static_cast<std::size_t>(m * kSide) * width, std::byte{1}), w(weight_bytes * copies, std::byte{1}),
+          y(static_cast<std::size_t>(m * kSide) * 4);
       const double seconds = least_time(seconds_each_, [&](int i) {
         peer.multiply(m, kSide, kSide, x.data(), w.data() + weight_bytes * (static_cast<std::size_t>(i) % copies), y.data());
       });
@@ -184,22 +199,26 @@ class Measurement {
     of_halves.x.data = half.data();
     of_halves.x.dtype = DType::kBf16;
     measure_rows(of_halves, prepare(convert(values, DType::kBf16)), "bf16 weights and inputs", "", fp32_seconds, fp32_peer);
-    for (const char* text : {"int8:row", "fp8_e4m3:row", "fp6_e3m2:row", "fp5_e2m2:row", "int4:block128", "int4:block128:asym", "nvfp4", "mxfp4", "int3:block128",
-                             "int3:block128:asym", "fp3_e2m0:row", "int2:block128", "int2:block128:asym", "int1:row", "msfp12"}) {
+    for (const char* text :
+         {"int8:row", "fp8_e4m3:row", "fp6_e3m2:row", "fp5_e2m2:row", "int4:block128", "int4:block128:asym", "nvfp4", "mxfp4",
+          "int3:block128", "int3:block128:asym", "fp3_e2m0:row", "int2:block128", "int2:block128:asym", "int1:row", "msfp12"}) {
       const Scheme scheme = Scheme::parse(text);
       const PreparedWeight weight = prepare(quantize(values, scheme));
       measure_rows(problem, weight, fmt::format("{} weights", text), "fp32", fp32_seconds, fp32_peer);
       if (scheme.is_msfp || scheme.element == kInt1) measure_quantized(problem, weight, text, scheme, 0.0, "");
-      if (is_exact_integer(scheme.element) && !scheme.asymmetric) measure_quantized(problem, weight, text, Scheme::parse("int8:row"), int8_seconds, int8_peer);
+      if (is_exact_integer(scheme.element) && !scheme.asymmetric)
+        measure_quantized(problem, weight, text, Scheme::parse("int8:row"), int8_seconds, int8_peer);
     }
   }
 
-  void measure_quantized(MatmulProblem problem, const PreparedWeight& weight, const char* text, const Scheme& activation, double peer_seconds, const std::string& peer) {
+  void measure_quantized(MatmulProblem problem, const PreparedWeight& weight, const char* text, const Scheme& activation,
+                         double peer_seconds, const std::string& peer) {
     const Tensor x = random_values({problem.m, problem.k});
     const QuantizedTensor q = quantize(x, activation);
     problem.x = view_of(q);
     const bool is_int8 = activation.element == kInt8;
-    measure_rows(problem, weight, fmt::format("{} weights, {} inputs", text, activation.to_string()), is_int8 ? "int8" : "", peer_seconds, peer);
+    measure_rows(problem, weight, fmt::format("{} weights, {} inputs", text, activation.to_string()), is_int8 ? "int8" : "", peer_seconds,
+                 peer);
   }
 
   /// Adds a timing with its share of the limit that takes longer: moving its bytes, or doing its operations.
@@ -223,7 +242,9 @@ class Measurement {
 
 }  // namespace
 
-BenchReport measure_kernels(double seconds_each, const std::function<void(std::string_view)>& begun) { return Measurement(seconds_each, begun).run(); }
+BenchReport measure_kernels(double seconds_each, const std::function<void(std::string_view)>& begun) {
+  return Measurement(seconds_each, begun).run();
+}
 
 report::Json bench_object(const BenchReport& report) {
   using report::Json;
@@ -231,7 +252,11 @@ report::Json bench_object(const BenchReport& report) {
   for (const Timing& t : report.timings) {
     Json object{{"op", t.op}, {"kernel", t.kernel}, {"task", t.task}};
     if (t.m > 0) object.update({{"m", t.m}, {"n", t.n}, {"k", t.k}});
-    object.update({{"seconds", t.seconds}, {"bytes", t.bytes}, {"operations", t.operations}, {"limit", t.limit}, {"share", t.share > 0.0 ? Json(t.share) : Json(nullptr)}});
+    object.update({{"seconds", t.seconds},
+                   {"bytes", t.bytes},
+                   {"operations", t.operations},
+                   {"limit", t.limit},
+                   {"share", t.share > 0.0 ? Json(t.share) : Json(nullptr)}});
     object["peer"] = t.peer.empty() ? Json(nullptr) : Json(t.peer);
     object["peer_ratio"] = t.peer.empty() ? Json(nullptr) : Json(t.peer_ratio);
     timings.push_back(std::move(object));

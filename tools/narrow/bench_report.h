@@ -17,12 +17,12 @@ struct Timing {
   std::string op{}, kernel{}, task{};
   std::int64_t m = 0, n = 0, k = 0;  ///< of products
   double seconds = 0.0;
-  double bytes = 0.0;        ///< that must be read and written
-  double operations = 0.0;   ///< multiplications and additions
-  std::string limit{};       ///< what bounds it: "copy", "read", "int8", "fp32"
-  double share = 0.0;        ///< of that limit that it reaches; 0: the limit was not measured
-  std::string peer{};        ///< the library that has the same task
-  double peer_ratio = 0.0;   ///< its time over ours
+  double bytes = 0.0;       ///< that must be read and written
+  double operations = 0.0;  ///< multiplications and additions
+  std::string limit{};      ///< what bounds it: "copy", "read", "int8", "fp32"
+  double share = 0.0;       ///< of that limit that it reaches; 0: the limit was not measured
+  std::string peer{};       ///< the library that has the same task
+  double peer_ratio = 0.0;  ///< its time over ours
 };
 
 struct BenchReport {

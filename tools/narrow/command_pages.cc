@@ -69,8 +69,8 @@ std::string upper(std::string text) {
 std::string roff_entry(const OptionEntry& entry) {
   std::string names;
   for (const std::string& name : entry.names) names += fmt::format("{}\\fB{}\\fR", names.empty() ? "" : ", ", roff(name));
-  return fmt::format(".TP\n{}{}\n{}{}.\n", names, entry.value.empty() ? "" : fmt::format(" \\fI{}\\fR", roff(entry.value)), roff(entry.text),
-                     entry.required ? "; required" : "");
+  return fmt::format(".TP\n{}{}\n{}{}.\n", names, entry.value.empty() ? "" : fmt::format(" \\fI{}\\fR", roff(entry.value)),
+                     roff(entry.text), entry.required ? "; required" : "");
 }
 
 std::string roff_section(const char* title, const std::vector<OptionEntry>& entries) {
@@ -91,8 +91,8 @@ std::string markdown_table(const char* title, const std::vector<OptionEntry>& en
   if (entries.empty()) return "";
   std::string text = fmt::format("\n| {} | meaning |\n|---|---|\n", title);
   for (const OptionEntry& entry : entries)
-    text += fmt::format("| `{}{}` | {}{} |\n", fmt::join(entry.names, "`, `"), entry.value.empty() ? "" : " " + cell(entry.value), cell(entry.text),
-                        entry.required ? "; required" : "");
+    text += fmt::format("| `{}{}` | {}{} |\n", fmt::join(entry.names, "`, `"), entry.value.empty() ? "" : " " + cell(entry.value),
+                        cell(entry.text), entry.required ? "; required" : "");
   return text;
 }
 
@@ -101,7 +101,8 @@ std::string markdown_table(const char* title, const std::vector<OptionEntry>& en
 std::string CommandPage::usage() const {
   if (name.empty()) return "narrow [options] COMMAND ...";
   std::string text = "narrow " + name;
-  for (const OptionEntry& argument : arguments) text += argument.required ? " " + argument.names.front() : fmt::format(" [{}]", argument.names.front());
+  for (const OptionEntry& argument : arguments)
+    text += argument.required ? " " + argument.names.front() : fmt::format(" [{}]", argument.names.front());
   for (const OptionEntry& option : options)
     if (option.required) text += fmt::format(" {} {}", option.names.back(), option.value);
   return text + " [options]";
@@ -118,12 +119,14 @@ CommandPages describe(const CLI::App& app) {
 std::string manual_page(const CommandPages& pages, const CommandPage& page) {
   const bool whole = page.name.empty();
   const std::string name = whole ? "narrow" : "narrow-" + page.name;
-  std::string text = fmt::format(".TH {} 1 \"\" \"narrow {}\" \"narrow\"\n.SH NAME\n{} \\- {}\n", roff(upper(name)), build_facts().version, roff(name), roff(page.sentence));
+  std::string text = fmt::format(".TH {} 1 \"\" \"narrow {}\" \"narrow\"\n.SH NAME\n{} \\- {}\n", roff(upper(name)), build_facts().version,
+                                 roff(name), roff(page.sentence));
   text += fmt::format(".SH SYNOPSIS\n.B {}\n", roff(page.usage()));
   text += roff_section("ARGUMENTS", page.arguments) + roff_section("OPTIONS", page.options);
   if (whole) {
     text += ".SH COMMANDS\n";
-    for (const CommandPage& command : pages.commands) text += fmt::format(".TP\n.BR narrow\\-{} (1)\n{}.\n", roff(command.name), roff(command.sentence));
+    for (const CommandPage& command : pages.commands)
+      text += fmt::format(".TP\n.BR narrow\\-{} (1)\n{}.\n", roff(command.name), roff(command.sentence));
     text += fmt::format(".SH NOTES\n.nf\n{}\n.fi\n", roff(pages.notes));
   } else {
     text += roff_section("OPTIONS OF EVERY COMMAND", pages.program.options);
@@ -134,8 +137,11 @@ std::string manual_page(const CommandPages& pages, const CommandPage& page) {
 }
 
 std::string markdown_reference(const CommandPages& pages) {
-  std::string text = "# Every option of the command\n\nMade from the command's own parser (`narrow manual --markdown`); what the commands answer is told in "
-                     "[the command](command.md).\n\n## Options of every command\n" + markdown_table("option", pages.program.options);
+  std::string text =
+      "# Every option of the command\n\nMade from the command's own parser (`narrow manual --markdown`); what the commands answer is told "
+      "in "
+      "[the command](command.md).\n\n## Options of every command\n" +
+      markdown_table("option", pages.program.options);
   for (const CommandPage& page : pages.commands) {
     text += fmt::format("\n## narrow {}\n\n{}.\n\n```text\n{}\n```\n", page.name, page.sentence, page.usage());
     text += markdown_table("argument", page.arguments) + markdown_table("option", page.options);

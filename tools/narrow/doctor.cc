@@ -79,8 +79,17 @@ Json answer_of(const Findings& found) {
     rows.push_back({{"op", row.op}, {"kernel", row.kernel}, {"cases", row.cases}, {"failure", text_or_null(row.failure)}});
   return {{"version", build.version},
           {"build",
-           {{"commit", text_or_null(build.commit)}, {"compiler", build.compiler}, {"type", build.build_type}, {"architecture", build.architecture}, {"cuda", text_or_null(build.cuda)}}},
-          {"cpu", {{"name", m.cpu}, {"cores", m.cores}, {"threads", m.threads}, {"instruction_sets", m.instruction_sets}, {"missing", m.missing_sets}}},
+           {{"commit", text_or_null(build.commit)},
+            {"compiler", build.compiler},
+            {"type", build.build_type},
+            {"architecture", build.architecture},
+            {"cuda", text_or_null(build.cuda)}}},
+          {"cpu",
+           {{"name", m.cpu},
+            {"cores", m.cores},
+            {"threads", m.threads},
+            {"instruction_sets", m.instruction_sets},
+            {"missing", m.missing_sets}}},
           {"memory", {{"bytes", m.memory}, {"free", m.free_memory}, {"last_cache", m.last_cache}}},
           {"gpus", gpus},
           {"gpu_reason", text_or_null(m.gpu_reason)},
@@ -90,15 +99,25 @@ Json answer_of(const Findings& found) {
             {"narrow", text_or_null(m.python.narrow_version)},
             {"torch", text_or_null(m.python.torch_version)},
             {"numpy", text_or_null(m.python.numpy_version)}}},
-          {"roofline", {{"copy_gb_s", found.roofline.copy}, {"read_gb_s", found.roofline.read}, {"int8_gop_s", found.roofline.int8}, {"fp32_gflop_s", found.roofline.fp32}}},
+          {"roofline",
+           {{"copy_gb_s", found.roofline.copy},
+            {"read_gb_s", found.roofline.read},
+            {"int8_gop_s", found.roofline.int8},
+            {"fp32_gflop_s", found.roofline.fp32}}},
           {"kernels", uses},
           {"self_test",
-           {{"passed", found.test.passed()}, {"complete", found.test.complete}, {"cases", found.test.cases()}, {"seconds", found.test.seconds}, {"rows", rows}}}};
+           {{"passed", found.test.passed()},
+            {"complete", found.test.complete},
+            {"cases", found.test.cases()},
+            {"seconds", found.test.seconds},
+            {"rows", rows}}}};
 }
 
 std::string python_text(const PythonFacts& python) {
   if (python.version.empty()) return "no python3 on the path";
-  const auto package = [](const char* name, const std::string& version) { return fmt::format("{} {}", name, version.empty() ? "not installed" : version); };
+  const auto package = [](const char* name, const std::string& version) {
+    return fmt::format("{} {}", name, version.empty() ? "not installed" : version);
+  };
   return fmt::format("{}; {}, {}, {}", python.version, package("narrow", python.narrow_version), package("torch", python.torch_version),
                      package("numpy", python.numpy_version));
 }
@@ -107,7 +126,8 @@ std::string gpu_text(const Machine& m) {
   if (m.gpus.empty()) return "none: " + m.gpu_reason;
   std::vector<std::string> texts;
   for (const Gpu& gpu : m.gpus)
-    texts.push_back(fmt::format("{}, sm_{}, {} multiprocessors, {}", gpu.name, gpu.capability, gpu.multiprocessors, report::bytes_text(gpu.memory)));
+    texts.push_back(
+        fmt::format("{}, sm_{}, {} multiprocessors, {}", gpu.name, gpu.capability, gpu.multiprocessors, report::bytes_text(gpu.memory)));
   return fmt::format("{}; driver for CUDA {}", fmt::join(texts, "; "), m.cuda_driver);
 }
 
@@ -118,12 +138,15 @@ void print_facts(Context& context, const Findings& found) {
   const auto line = [&](const char* name, const std::string& text) {
     context.print(fmt::format("{}  {}\n", report::painted(context.out, Paint::kBold, fmt::format("{:<9}", name)), text));
   };
-  const auto rate = [](double value, const char* unit) { return value > 0.0 ? fmt::format("{:.0f} {}", value, unit) : std::string("not measured"); };
-  line("narrow", fmt::format("{}{}, {}, {}, CUDA {}", build.version, build.commit.empty() ? "" : fmt::format(" ({})", build.commit), build.compiler,
-                             build.build_type, build.cuda.empty() ? "left out" : build.cuda));
+  const auto rate = [](double value, const char* unit) {
+    return value > 0.0 ? fmt::format("{:.0f} {}", value, unit) : std::string("not measured");
+  };
+  line("narrow", fmt::format("{}{}, {}, {}, CUDA {}", build.version, build.commit.empty() ? "" : fmt::format(" ({})", build.commit),
+                             build.compiler, build.build_type, build.cuda.empty() ? "left out" : build.cuda));
   line("cpu", fmt::format("{}, {} core{}, {} thread{}", m.cpu, m.cores, m.cores == 1 ? "" : "s", m.threads, m.threads == 1 ? "" : "s"));
-  line("sets", fmt::format("{}{}", m.instruction_sets.empty() ? "none that has kernels" : fmt::format("{}", fmt::join(m.instruction_sets, ", ")),
-                           m.missing_sets.empty() ? "" : fmt::format("; not used: {}", fmt::join(m.missing_sets, ", "))));
+  line("sets",
+       fmt::format("{}{}", m.instruction_sets.empty() ? "none that has kernels" : fmt::format("{}", fmt::join(m.instruction_sets, ", ")),
+                   m.missing_sets.empty() ? "" : fmt::format("; not used: {}", fmt::join(m.missing_sets, ", "))));
   line("memory", fmt::format("{}, {} free; last cache {}", report::bytes_text(m.memory), report::bytes_text(m.free_memory),
                              m.last_cache > 0 ? report::bytes_text(m.last_cache) : "unknown"));
   line("gpu", gpu_text(m));
@@ -138,12 +161,16 @@ void print_facts(Context& context, const Findings& found) {
 void print_test(Context& context, const SelfTest& test) {
   for (const SelfTestRow& row : test.rows) {
     if (row.failure.empty() && row.cases > 0) continue;
-    context.print(fmt::format("{}  {} {}: {}\n", report::painted(context.out, row.failure.empty() ? Paint::kWarning : Paint::kBad, row.failure.empty() ? "untried" : "wrong"),
-                              row.op, row.kernel, row.failure.empty() ? "no case reached it" : row.failure));
+    context.print(fmt::format(
+        "{}  {} {}: {}\n",
+        report::painted(context.out, row.failure.empty() ? Paint::kWarning : Paint::kBad, row.failure.empty() ? "untried" : "wrong"),
+        row.op, row.kernel, row.failure.empty() ? "no case reached it" : row.failure));
   }
-  const std::string verdict = test.passed() ? report::painted(context.out, Paint::kGood, "ok") : report::painted(context.out, Paint::kBad, "failed");
-  context.print(fmt::format("{}  {}: {} kernels beside the reference, {} cases, {}{}\n", report::painted(context.out, Paint::kBold, "self-test"), verdict,
-                            test.rows.size(), test.cases(), report::duration_text(test.seconds), test.complete ? "" : "; the time was up before the last one"));
+  const std::string verdict =
+      test.passed() ? report::painted(context.out, Paint::kGood, "ok") : report::painted(context.out, Paint::kBad, "failed");
+  context.print(fmt::format("{}  {}: {} kernels beside the reference, {} cases, {}{}\n",
+                            report::painted(context.out, Paint::kBold, "self-test"), verdict, test.rows.size(), test.cases(),
+                            report::duration_text(test.seconds), test.complete ? "" : "; the time was up before the last one"));
 }
 
 void run_doctor(Context& context, double seconds) {

@@ -7,9 +7,9 @@
 #include <thread>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <omp.h>
 #include <unistd.h>
+#include <nlohmann/json.hpp>
 
 #include "bench/copy_bandwidth.h"
 #include "bench/limits.h"
@@ -50,7 +50,7 @@ void inspect_gpus(Machine& machine) {
   try {
     cuda::require_device(0);
   } catch (const Error&) {
-    machine.gpu_reason = build_facts().cuda.empty()     ? "this build has no CUDA; `cmake --preset cuda` compiles it where nvcc is installed"
+    machine.gpu_reason = build_facts().cuda.empty()    ? "this build has no CUDA; `cmake --preset cuda` compiles it where nvcc is installed"
                          : machine.cuda_driver.empty() ? "no NVIDIA driver was found"
                                                        : fmt::format("the driver ({}) shows no device", machine.cuda_driver);
   }

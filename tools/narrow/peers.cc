@@ -25,22 +25,24 @@ void add_openblas(std::vector<Peer>& peers, int threads) {
   auto* set_threads = function_of<void(int)>(library, "openblas_set_num_threads");
   if (multiply == nullptr || set_threads == nullptr) return;
   set_threads(threads);
-  peers.push_back({"OpenBLAS, fp32", false, [multiply](std::int64_t m, std::int64_t n, std::int64_t k, const void* x, const void* w, void* y) {
-                     multiply(kRowMajor, kPlain, kTransposed, static_cast<int>(m), static_cast<int>(n), static_cast<int>(k), 1.0f, static_cast<const float*>(x),
-                              static_cast<int>(k), static_cast<const float*>(w), static_cast<int>(k), 0.0f, static_cast<float*>(y), static_cast<int>(n));
-                   }});
+  peers.push_back(
+      {"OpenBLAS, fp32", false, [multiply](std::int64_t m, std::int64_t n, std::int64_t k, const void* x, const void* w, void* y) {
+         multiply(kRowMajor, kPlain, kTransposed, static_cast<int>(m), static_cast<int>(n), static_cast<int>(k), 1.0f,
+                  static_cast<const float*>(x), static_cast<int>(k), static_cast<const float*>(w), static_cast<int>(k), 0.0f,
+                  static_cast<float*>(y), static_cast<int>(n));
+       }});
 }
 
 void add_onednn(std::vector<Peer>& peers) {
   // dnnl.h: C = alpha (op(A) - ao)(op(B) - bo) + beta C + co, row-major, int8 into int32. It takes its threads from OpenMP.
-  using Multiply = int(char, char, char, std::int64_t, std::int64_t, std::int64_t, float, const std::int8_t*, std::int64_t, std::int8_t, const std::int8_t*,
-                       std::int64_t, std::int8_t, float, std::int32_t*, std::int64_t, const std::int32_t*);
+  using Multiply = int(char, char, char, std::int64_t, std::int64_t, std::int64_t, float, const std::int8_t*, std::int64_t, std::int8_t,
+                       const std::int8_t*, std::int64_t, std::int8_t, float, std::int32_t*, std::int64_t, const std::int32_t*);
   auto* multiply = function_of<Multiply>(open_first({"libdnnl.so.3", "libdnnl.so.2", "libdnnl.so"}), "dnnl_gemm_s8s8s32");
   if (multiply == nullptr) return;
   peers.push_back({"oneDNN, int8", true, [multiply](std::int64_t m, std::int64_t n, std::int64_t k, const void* x, const void* w, void* y) {
                      const std::int32_t nothing = 0;
-                     multiply('N', 'T', 'F', m, n, k, 1.0f, static_cast<const std::int8_t*>(x), k, 0, static_cast<const std::int8_t*>(w), k, 0, 0.0f,
-                              static_cast<std::int32_t*>(y), n, &nothing);
+                     multiply('N', 'T', 'F', m, n, k, 1.0f, static_cast<const std::int8_t*>(x), k, 0, static_cast<const std::int8_t*>(w), k,
+                              0, 0.0f, static_cast<std::int32_t*>(y), n, &nothing);
                    }});
 }
 

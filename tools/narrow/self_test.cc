@@ -39,13 +39,17 @@ class CpuLimit {
 
 bool same_bytes(const Buffer& a, const Buffer& b) { return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0; }
 bool same(const QuantizedTensor& a, const QuantizedTensor& b) {
-  return same_bytes(a.codes, b.codes) && same_bytes(a.scales, b.scales) && same_bytes(a.zero_points, b.zero_points) && a.outer_scale == b.outer_scale;
+  return same_bytes(a.codes, b.codes) && same_bytes(a.scales, b.scales) && same_bytes(a.zero_points, b.zero_points) &&
+         a.outer_scale == b.outer_scale;
 }
-bool same(const Tensor& a, const Tensor& b) { return a.byte_size() == b.byte_size() && std::memcmp(a.data(), b.data(), a.byte_size()) == 0; }
+bool same(const Tensor& a, const Tensor& b) {
+  return a.byte_size() == b.byte_size() && std::memcmp(a.data(), b.data(), a.byte_size()) == 0;
+}
 
 class Tester {
  public:
-  explicit Tester(double most_seconds) : end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(most_seconds))) {
+  explicit Tester(double most_seconds)
+      : end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(most_seconds))) {
     add_rows("quantize", quantize_kernels());
     add_rows("dequantize", dequantize_kernels());
     add_rows("matmul", matmul_kernels());
@@ -80,7 +84,8 @@ class Tester {
   }
 
   SelfTestRow* row_of(const std::string& op, const std::string& kernel) {
-    const auto found = std::find_if(test_.rows.begin(), test_.rows.end(), [&](const SelfTestRow& row) { return row.op == op && row.kernel == kernel; });
+    const auto found =
+        std::find_if(test_.rows.begin(), test_.rows.end(), [&](const SelfTestRow& row) { return row.op == op && row.kernel == kernel; });
     return found == test_.rows.end() ? nullptr : &*found;
   }
 
@@ -131,9 +136,11 @@ class Tester {
       dequantizing.grid = quantizing.grid;
       dequantizing.row_bytes = quantizing.row_bytes;
       const std::string what = fmt::format("{} of {}", scheme.to_string(), name_of(dtype));
-      compare_instruction_sets("quantize", what, [&] { return std::string(find(quantizing).name); }, [&] { return quantize(x, scheme); });
+      compare_instruction_sets(
+          "quantize", what, [&] { return std::string(find(quantizing).name); }, [&] { return quantize(x, scheme); });
       const QuantizedTensor q = quantize(x, scheme);
-      compare_instruction_sets("dequantize", what, [&] { return std::string(find(dequantizing).name); }, [&] { return dequantize(q, dtype); });
+      compare_instruction_sets(
+          "dequantize", what, [&] { return std::string(find(dequantizing).name); }, [&] { return dequantize(q, dtype); });
     }
   }
 
@@ -160,7 +167,8 @@ class Tester {
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < cols; ++j) {
         double magnitude = 0.0;
-        for (std::int64_t p = 0; p < k; ++p) magnitude += std::fabs(static_cast<double>(x.as<float>()[i * k + p]) * w.as<float>()[j * k + p]);
+        for (std::int64_t p = 0; p < k; ++p)
+          magnitude += std::fabs(static_cast<double>(x.as<float>()[i * k + p]) * w.as<float>()[j * k + p]);
         const double a = got.as<float>()[i * cols + j], b = wanted.as<float>()[i * cols + j];
         if (!(std::fabs(a - b) <= gamma * magnitude + 2.0 * unit * std::fabs(b))) return false;  // not so of NaN either
       }
@@ -196,7 +204,8 @@ class Tester {
       const Tensor rounded = dequantize(xq);
       problem.x = view_of(xq);
       const bool exact = is_exact_integer(scheme.element) && is_exact_integer(activation.element);
-      check_rows(problem, exact ? nullptr : &rounded, exact ? nullptr : &dense, fmt::format("{} and {} inputs", what, activation.to_string()));
+      check_rows(problem, exact ? nullptr : &rounded, exact ? nullptr : &dense,
+                 fmt::format("{} and {} inputs", what, activation.to_string()));
     }
   }
 
@@ -213,7 +222,8 @@ class Tester {
   }
 
   void check_fused() {
-    for (const FusedOp op : {FusedOp::kIdentity, FusedOp::kLayerNorm, FusedOp::kRmsNorm, FusedOp::kSiluMul, FusedOp::kGelu, FusedOp::kGeluTanh})
+    for (const FusedOp op :
+         {FusedOp::kIdentity, FusedOp::kLayerNorm, FusedOp::kRmsNorm, FusedOp::kSiluMul, FusedOp::kGelu, FusedOp::kGeluTanh})
       for (const char* scheme : {"int8:row", "fp8_e4m3:block128"}) {
         FusedInput input;
         input.op = op;
@@ -223,8 +233,9 @@ class Tester {
         problem.op = op;
         problem.rows = 7;
         problem.cols = problem.x_stride = 384;
-        compare_instruction_sets("fused", fmt::format("operation {} to {}", static_cast<int>(op), scheme), [&] { return std::string(find(problem).name); },
-                                 [&] { return fused_quantize(input, Scheme::parse(scheme)); });
+        compare_instruction_sets(
+            "fused", fmt::format("operation {} to {}", static_cast<int>(op), scheme), [&] { return std::string(find(problem).name); },
+            [&] { return fused_quantize(input, Scheme::parse(scheme)); });
       }
   }
 
@@ -235,7 +246,8 @@ class Tester {
     const PreparedBinaryConv2d w = prepare_binary_conv2d(quantize(random({33, 9 * 40}), Scheme::parse("int1:row")), options);
     const QuantizedTensor x = quantize(random({2, 6, 7, 40}), Scheme::parse("int1:tensor"));
     const BinaryProblem problem{.m = 7, .n = 33, .k = 40, .words = 2};
-    compare_instruction_sets("binary", "a convolution 3x3", [&] { return std::string(find(problem).name); }, [&] { return binary_conv2d(x, w, DType::kI32); });
+    compare_instruction_sets(
+        "binary", "a convolution 3x3", [&] { return std::string(find(problem).name); }, [&] { return binary_conv2d(x, w, DType::kI32); });
   }
 
   SelfTest test_;

@@ -10,7 +10,7 @@ namespace narrow::command {
 /// One row of a kernel table.
 struct SelfTestRow {
   std::string op, kernel;
-  int cases = 0;        ///< tried
+  int cases = 0;          ///< tried
   std::string failure{};  ///< the first case that was not right; empty: none
 };
 

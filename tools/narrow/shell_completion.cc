@@ -47,7 +47,8 @@ std::string fish_quoted(std::string_view text) {
 
 std::string bash_completion(const CommandPages& pages) {
   std::string cases;
-  for (const CommandPage& page : pages.commands) cases += fmt::format("    {}) options='{}' ;;\n", page.name, fmt::join(option_names(page), " "));
+  for (const CommandPage& page : pages.commands)
+    cases += fmt::format("    {}) options='{}' ;;\n", page.name, fmt::join(option_names(page), " "));
   return fmt::format(R"(# Completions of narrow for bash. Made by `narrow completion bash`.
 _narrow() {{
   local word=${{COMP_WORDS[COMP_CWORD]}} command= options= i
@@ -68,7 +69,8 @@ _narrow() {{
 }}
 complete -o filenames -F _narrow narrow
 )",
-                     fmt::join(command_names(pages), "|"), cases, fmt::join(option_names(pages.program), " "), fmt::join(command_names(pages), " "));
+                     fmt::join(command_names(pages), "|"), cases, fmt::join(option_names(pages.program), " "),
+                     fmt::join(command_names(pages), " "));
 }
 
 std::string zsh_completion(const CommandPages& pages) {
@@ -76,13 +78,15 @@ std::string zsh_completion(const CommandPages& pages) {
     std::string text;
     for (const OptionEntry& option : page.options)
       for (const std::string& name : option.names)
-        text += fmt::format(" \\\n        '{}[{}]{}'", name, quoted(option.text, "[]:"), option.value.empty() ? "" : fmt::format(":{}:_files", quoted(option.value, "[]:")));
+        text += fmt::format(" \\\n        '{}[{}]{}'", name, quoted(option.text, "[]:"),
+                            option.value.empty() ? "" : fmt::format(":{}:_files", quoted(option.value, "[]:")));
     return text;
   };
   std::string commands, cases;
   for (const CommandPage& page : pages.commands) {
     commands += fmt::format("    '{}:{}'\n", page.name, quoted(page.sentence, ":"));
-    cases += fmt::format("      {}) _arguments{}{} \\\n        '*:file:_files' ;;\n", page.name, specifications(page), specifications(pages.program));
+    cases += fmt::format("      {}) _arguments{}{} \\\n        '*:file:_files' ;;\n", page.name, specifications(page),
+                         specifications(pages.program));
   }
   return fmt::format(R"(#compdef narrow
 # Completions of narrow for zsh. Made by `narrow completion zsh`.
@@ -109,7 +113,8 @@ std::string fish_completion(const CommandPages& pages) {
     for (const OptionEntry& option : page.options) {
       std::string names;
       for (const std::string& name : option.names) names += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
-      text += fmt::format("complete -c narrow{}{}{} -d '{}'\n", condition, names, option.value.empty() ? "" : " -r", fish_quoted(option.text));
+      text +=
+          fmt::format("complete -c narrow{}{}{} -d '{}'\n", condition, names, option.value.empty() ? "" : " -r", fish_quoted(option.text));
     }
   };
   add_options(pages.program, "");
