@@ -8,8 +8,8 @@ PYTHON := .venv/bin/python
 export GOMP_SPINCOUNT ?= 5000
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-unit test-sanitizers test-sanitizers-all test-threads test-offline test-python test-install test-arm bench \
-  fuzz parser-coverage torture same-bytes reproducible gpu-test gpu-bench format tidy rules clean help
+.PHONY: setup build demo test test-unit test-sanitizers test-sanitizers-all test-threads test-offline test-python test-install test-arm edge bench \
+  docs fuzz parser-coverage torture same-bytes reproducible gpu-test gpu-bench format tidy rules clean help
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ test-python:
 test-install:
 	@tools/dev/test_install.sh
 
+edge: build ## small builds and their sizes: the minimal library, the static command for AArch64 under qemu (slow)
+	@JOBS=$(JOBS) tools/dev/test_edge.sh --command
+
 test-arm: setup ## the AArch64 kernels, cross-compiled and run under qemu
 	@tools/dev/test_arm.sh $(JOBS)
 
@@ -65,6 +68,9 @@ test-threads: setup ## the programs that share work among threads, under the thr
 
 test-offline: build ## the tests in a network namespace of their own, where there is nobody to talk to
 	@unshare --user --map-root-user --net ctest --preset release -j $(JOBS)
+
+docs: build ## the site of the docs into build/site; fails on dead links and undocumented symbols
+	@$(PYTHON) tools/docs/build.py --narrow $(BIN)/narrow --output build/site
 
 bench: build ## measure the CPU operations beside this machine's own limits
 	@for program in $(BIN)/bench_*; do case $$program in *cuda*) ;; *) $$program $(ARGS) || exit 1;; esac; done

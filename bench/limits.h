@@ -6,7 +6,7 @@ namespace narrow::bench {
 struct Limits {
   double read = 0.0;  ///< GB/s, the best of several stream counts, over more memory than the caches hold
   double vnni = 0.0;  ///< 8-bit integer GOP/s (512-bit vpdpbusd); 0 where the CPU has none
-  double fma = 0.0;   ///< fp32 GFLOP/s
+  double fma = 0.0;   ///< fp32 GFLOP/s (AVX-512, AVX2 or NEON); 0 where the CPU has none
 };
 Limits measure_limits(int threads);
 

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-typedef enum narrow_status {
+typedef enum narrow_status { /* what a call answers; narrow_last_error() has the sentence */
   NARROW_OK = 0,
   NARROW_INVALID_ARGUMENT = 1, /* the arguments contradict each other or the contract */
   NARROW_UNSUPPORTED = 2,      /* meaningful, but not in this build or on this machine */
@@ -50,7 +50,7 @@ narrow_status narrow_scheme_bytes(const char* scheme, const int64_t* shape, int3
 
 /* ---- tensors ---- */
 
-typedef struct narrow_tensor narrow_tensor;
+typedef struct narrow_tensor narrow_tensor; /* values of one type, contiguous */
 
 /* A contiguous tensor: a copy of `data`, or zeros where data is NULL. `bytes` is the size of data, and checked. */
 narrow_status narrow_tensor_create(const char* dtype, const int64_t* shape, int32_t rank, const void* data, size_t bytes,
@@ -64,7 +64,7 @@ void narrow_tensor_free(narrow_tensor* tensor);
 
 /* ---- quantized tensors ---- */
 
-typedef struct narrow_quantized narrow_quantized;
+typedef struct narrow_quantized narrow_quantized; /* codes, scales and zero points of a scheme */
 
 /* x: F32, F16 or BF16. Values that are not finite are NARROW_INVALID_ARGUMENT. */
 narrow_status narrow_quantize(const narrow_tensor* x, const char* scheme, narrow_quantized** quantized);
@@ -84,7 +84,7 @@ void narrow_quantized_free(narrow_quantized* quantized);
 
 /* ---- products ---- */
 
-typedef struct narrow_weight narrow_weight;
+typedef struct narrow_weight narrow_weight; /* a weight as its kernels read it */
 
 /* A weight [n, k] in the layout of the kernels that multiply it. */
 narrow_status narrow_prepare(const narrow_quantized* quantized, narrow_weight** weight);
@@ -97,7 +97,7 @@ void narrow_weight_free(narrow_weight* weight);
 
 /* ---- checkpoints ---- */
 
-typedef struct narrow_checkpoint narrow_checkpoint;
+typedef struct narrow_checkpoint narrow_checkpoint; /* the tensors of a file or a directory, read when they are asked for */
 
 /* A safetensors file or a directory, plain or quantized by narrow; every header is checked. */
 narrow_status narrow_checkpoint_open(const char* path, narrow_checkpoint** checkpoint);

@@ -10,7 +10,7 @@
 
 namespace narrow {
 
-enum class Rounding : std::uint8_t { kNearestEven, kTowardZero, kStochastic };
+enum class Rounding : std::uint8_t { kNearestEven, kTowardZero, kStochastic };  ///< how a value between two codes is rounded
 
 /// What a value beyond the largest finite one becomes.
 enum class Overflow : std::uint8_t {
@@ -73,7 +73,7 @@ NARROW_HOST_DEVICE constexpr std::uint32_t encode_magnitude(const Format& format
   }
   return shift_right_rounded(significand, shift, rounding, random) + offset;
 }
-
+/// The code of a float format for the fp32 number with these bits.
 NARROW_HOST_DEVICE constexpr std::uint32_t encode_float(const Format& format, std::uint32_t bits, Rounding rounding, Overflow overflow, std::uint32_t random) {
   const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
   const std::uint32_t sign = (bits >> 31) << (format.bits - 1);

@@ -15,7 +15,7 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace narrow::cuda {
 
-using Stream = CUstream_st*;
+using Stream = CUstream_st*;  ///< cudaStream_t
 
 /// Devices that can be used; 0 without a driver. Never throws.
 int device_count() noexcept;
@@ -74,8 +74,8 @@ struct DeviceQuantized {
   Device device() const { return codes.device(); }
 };
 
-DeviceQuantized allocate_quantized(const Scheme& scheme, const Shape& shape, Device device);
-DeviceQuantized to_device(const QuantizedTensor& q, Device device, Stream stream);
+DeviceQuantized allocate_quantized(const Scheme& scheme, const Shape& shape, Device device);          ///< uninitialised
+DeviceQuantized to_device(const QuantizedTensor& q, Device device, Stream stream);                   ///< the same bytes
 /// Waits for the stream.
 QuantizedTensor to_host(const DeviceQuantized& q, Stream stream);
 

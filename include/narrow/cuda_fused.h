@@ -28,7 +28,7 @@ struct FusedOutput {
 constexpr std::int64_t padded_scale_rows(std::int64_t rows) { return (rows + 3) / 4 * 4; }
 
 FusedOutput allocate_fused(const Scheme& scheme, const Shape& shape, Device device, Layout layout = Layout::kRow,
-                           bool transposed_scales = false);
+                           bool transposed_scales = false);  ///< uninitialised memory for what fused_quantize writes
 
 /// fused_quantize of narrow/fused.h; all tensors of `input` are on the device. The columns of x and of the second tensor are
 /// contiguous and their rows evenly spaced. Static scales must be positive and finite (not checked). Where the sum of x and

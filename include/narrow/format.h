@@ -9,7 +9,7 @@
 #include <vector>
 
 #if defined(__CUDACC__)
-#define NARROW_HOST_DEVICE __host__ __device__
+#define NARROW_HOST_DEVICE __host__ __device__  // for functions that kernels call too
 #else
 #define NARROW_HOST_DEVICE
 #endif
@@ -107,7 +107,7 @@ NARROW_HOST_DEVICE constexpr Format uint_format(int bits) {
   return format;
 }
 
-NARROW_HOST_DEVICE constexpr Format codebook_format(Codebook codebook, int bits) {
+NARROW_HOST_DEVICE constexpr Format codebook_format(Codebook codebook, int bits) {  ///< a table of 2^bits values
   Format format;
   format.kind = FormatKind::kCodebook;
   format.bits = static_cast<std::uint8_t>(bits);
@@ -173,12 +173,12 @@ enum class FormatId : std::uint8_t {
   kE8m0, kInt8, kInt4, kInt3, kInt2, kUint8, kUint4, kUint3, kUint2, kInt1, kNf4,
 };
 
-struct NamedFormat {
+struct NamedFormat {  ///< a format and its short name
   std::string_view name;
   Format format;
 };
 
-inline constexpr std::array<NamedFormat, 23> kNamedFormats{{
+inline constexpr std::array<NamedFormat, 23> kNamedFormats{{  ///< in the order of FormatId
     {"fp32", kFp32}, {"fp16", kFp16}, {"bf16", kBf16}, {"fp8_e5m2", kFp8E5m2}, {"fp8_e4m3", kFp8E4m3},
     {"fp6_e3m2", kFp6E3m2}, {"fp6_e2m3", kFp6E2m3}, {"fp5_e3m1", kFp5E3m1}, {"fp5_e2m2", kFp5E2m2},
     {"fp4_e2m1", kFp4E2m1}, {"fp4_e3m0", kFp4E3m0}, {"fp3_e2m0", kFp3E2m0}, {"e8m0", kE8m0},
@@ -186,7 +186,7 @@ inline constexpr std::array<NamedFormat, 23> kNamedFormats{{
     {"uint8", kUint8}, {"uint4", kUint4}, {"uint3", kUint3}, {"uint2", kUint2}, {"int1", kInt1}, {"nf4", kNf4},
 }};
 
-NARROW_HOST_DEVICE constexpr Format format_of(FormatId id) { return kNamedFormats[static_cast<std::size_t>(id)].format; }
+NARROW_HOST_DEVICE constexpr Format format_of(FormatId id) { return kNamedFormats[static_cast<std::size_t>(id)].format; }  ///< the format that an id stands for
 
 /// The name of a format: one of the table above, or fpN_eEmM.
 std::string name_of(const Format& format);

@@ -104,10 +104,10 @@ struct LinearInfo {
   std::uint64_t bytes = 0;  ///< of the stored weight, without padding
 };
 
-class Model {
+class Model {  ///< weights as they were read, ready to run; copying shares them
  public:
-  const ModelConfig& config() const;
-  const std::vector<LinearInfo>& linears() const;
+  const ModelConfig& config() const;                ///< sizes and switches of config.json
+  const std::vector<LinearInfo>& linears() const;   ///< the decoder's Linear layers, in order
   /// Bits per weight of the decoder's Linear layers, scales included; bytes of all weights as stored.
   double bits_per_weight() const;
   std::uint64_t weight_bytes() const;

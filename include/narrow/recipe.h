@@ -84,7 +84,7 @@ struct Preset {
 };
 const std::vector<Preset>& presets();
 
-enum class Fate : std::uint8_t { kQuantize, kCopy };
+enum class Fate : std::uint8_t { kQuantize, kCopy };  ///< what becomes of a tensor
 
 /// One tensor's way through a recipe.
 struct PlannedTensor {

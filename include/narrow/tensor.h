@@ -29,7 +29,7 @@ DType parse_dtype(std::string_view name);
 /// fp32, fp16, bf16: the types that quantize reads and dequantize writes.
 constexpr bool is_floating(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16; }
 
-struct Device {
+struct Device {  ///< where memory lies: the CPU, or a CUDA device by its index
   enum class Kind : std::uint8_t { kCpu, kCuda };
   Kind kind = Kind::kCpu;
   int index = 0;
@@ -40,7 +40,7 @@ struct Device {
   friend constexpr bool operator==(const Device&, const Device&) = default;
 };
 
-using Shape = std::vector<std::int64_t>;
+using Shape = std::vector<std::int64_t>;  ///< sizes of the dimensions, the fastest last
 
 /// The number of elements; throws InvalidArgument where a dimension is negative or the product overflows.
 std::int64_t element_count(const Shape& shape);

@@ -1,45 +1,16 @@
-/// include/narrow/c.h: every function catches what the library throws and turns it into a status and a sentence of the thread.
-
-#include "narrow/c.h"
+/// include/narrow/c.h without checkpoints: every function catches what the library throws and turns it into a status and a sentence of
+/// the thread.
 
 #include <cstring>
-#include <exception>
-#include <new>
 
-#include <fmt/format.h>
-
-#include "io/manifest.h"
-#include "narrow/checkpoint.h"
+#include "c_api/objects.h"
 #include "narrow/codec.h"
-#include "narrow/error.h"
-#include "narrow/matmul.h"
-#include "narrow/quantize.h"
-#include "narrow/recipe.h"
 
-struct narrow_tensor {
-  narrow::Tensor value;
-  std::string dtype;
-};
-struct narrow_quantized {
-  narrow::QuantizedTensor value;
-  std::string scheme;
-};
-struct narrow_weight {
-  narrow::PreparedWeight value;
-};
-struct narrow_checkpoint {
-  narrow::Checkpoint value;
-  std::vector<std::string> names;
-};
-
-namespace narrow {
+namespace narrow::c_api {
 namespace {
 
 constexpr std::int32_t kInterfaceVersion = 100;
 constexpr std::int32_t kMostDimensions = 64;
-
-/// A callback asked to end.
-struct Cancelled {};
 
 /// The sentence of a thread's last failure. Setting it cannot fail: a sentence that finds no memory is a shorter one.
 class LastError {
@@ -60,46 +31,6 @@ class LastError {
 };
 thread_local LastError last_error;
 
-narrow_status failed(narrow_status status, const char* sentence) noexcept {
-  last_error.set(sentence);
-  return status;
-}
-
-template <typename Work>
-narrow_status guarded(const Work& work) noexcept {
-  try {
-    work();
-    return NARROW_OK;
-  } catch (const Cancelled&) {
-    return failed(NARROW_CANCELLED, "the callback asked to end");
-  } catch (const InvalidArgument& error) {
-    return failed(NARROW_INVALID_ARGUMENT, error.what());
-  } catch (const Unsupported& error) {
-    return failed(NARROW_UNSUPPORTED, error.what());
-  } catch (const IoError& error) {
-    return failed(NARROW_IO_ERROR, error.what());
-  } catch (const CorruptFile& error) {
-    return failed(NARROW_CORRUPT_FILE, error.what());
-  } catch (const CudaError& error) {
-    return failed(NARROW_CUDA_ERROR, error.what());
-  } catch (const std::bad_alloc&) {
-    return failed(NARROW_OUT_OF_MEMORY, "there is not enough memory");
-  } catch (const std::filesystem::filesystem_error& error) {
-    return failed(NARROW_IO_ERROR, error.what());
-  } catch (const std::exception& error) {
-    return failed(NARROW_INTERNAL, error.what());
-  } catch (...) {
-    return failed(NARROW_INTERNAL, "an error of an unknown kind");
-  }
-}
-
-template <typename T>
-T& given(T* pointer, const char* name) {
-  if (pointer == nullptr) throw InvalidArgument(fmt::format("{} is NULL", name));
-  return *pointer;
-}
-std::string_view text(const char* pointer, const char* name) { return &given(pointer, name); }
-
 Shape shape_of(const std::int64_t* shape, std::int32_t rank) {
   if (rank < 0 || rank > kMostDimensions) throw InvalidArgument(fmt::format("a rank of {} is none of 0 to {}", rank, kMostDimensions));
   if (rank > 0) given(shape, "shape");
@@ -114,43 +45,27 @@ Buffer copied(const void* data, std::size_t bytes, const char* name) {
   return buffer;
 }
 
-narrow_tensor* handed_out(Tensor tensor) {
-  const std::string dtype(name_of(tensor.dtype()));
-  return new narrow_tensor{tensor.contiguous(), dtype};
-}
-narrow_quantized* handed_out(QuantizedTensor quantized) {
-  std::string scheme = quantized.scheme.to_string();
-  return new narrow_quantized{std::move(quantized), std::move(scheme)};
-}
-
-/// Work whose result goes to *place, which is NULL where it fails.
-template <typename T, typename Work>
-narrow_status making(T** place, const Work& work) noexcept {
-  if (place != nullptr) *place = nullptr;
-  return guarded([&] { given(place, "the place of the result") = work(); });
-}
-
-ProgressCallback callback_of(narrow_progress progress, void* user) {
-  if (progress == nullptr) return {};
-  return [progress, user](const TensorProgress& tensor) {
-    if (progress(tensor.name.c_str(), tensor.bytes_done, tensor.bytes_total, user) != 0) throw Cancelled{};
-  };
-}
-
 const void* part(const Buffer& buffer, std::size_t* bytes) {
   if (bytes != nullptr) *bytes = buffer.size();
   return buffer.data();
 }
 
 }  // namespace
-}  // namespace narrow
 
+narrow_status failed(narrow_status status, const char* sentence) noexcept {
+  last_error.set(sentence);
+  return status;
+}
+
+}  // namespace narrow::c_api
+
+using namespace narrow::c_api;
 using namespace narrow;
 
 extern "C" {
 
 const char* narrow_last_error(void) { return last_error.get(); }
-const char* narrow_version(void) { return io::library_version().data(); }
+const char* narrow_version(void) { return NARROW_VERSION; }
 int32_t narrow_c_version(void) { return kInterfaceVersion; }
 
 // ---- formats and schemes ----
@@ -251,52 +166,5 @@ narrow_status narrow_matmul(const narrow_tensor* x, const narrow_weight* weight,
   });
 }
 void narrow_weight_free(narrow_weight* weight) { delete weight; }
-
-// ---- checkpoints ----
-
-narrow_status narrow_checkpoint_open(const char* path, narrow_checkpoint** checkpoint) {
-  return making(checkpoint, [&] {
-    Checkpoint opened = open_checkpoint(text(path, "path"));
-    std::vector<std::string> names = opened.names();
-    return new narrow_checkpoint{std::move(opened), std::move(names)};
-  });
-}
-int64_t narrow_checkpoint_count(const narrow_checkpoint* checkpoint) { return static_cast<int64_t>(checkpoint->names.size()); }
-const char* narrow_checkpoint_name(const narrow_checkpoint* checkpoint, int64_t index) {
-  return index >= 0 && index < narrow_checkpoint_count(checkpoint) ? checkpoint->names[static_cast<std::size_t>(index)].c_str() : nullptr;
-}
-int32_t narrow_checkpoint_is_quantized(const narrow_checkpoint* checkpoint, const char* name) {
-  int32_t answer = 0;
-  guarded([&] { answer = checkpoint->value.quantized_info(text(name, "name")).has_value() ? 1 : 0; });
-  return answer;
-}
-narrow_status narrow_checkpoint_tensor(const narrow_checkpoint* checkpoint, const char* name, narrow_tensor** tensor) {
-  return making(tensor, [&] { return handed_out(given(checkpoint, "checkpoint").value.tensor(text(name, "name"))); });
-}
-narrow_status narrow_checkpoint_quantized(const narrow_checkpoint* checkpoint, const char* name, narrow_quantized** quantized) {
-  return making(quantized, [&] { return handed_out(given(checkpoint, "checkpoint").value.quantized(text(name, "name"))); });
-}
-void narrow_checkpoint_free(narrow_checkpoint* checkpoint) { delete checkpoint; }
-
-narrow_status narrow_checkpoint_quantize(const char* input, const char* output, const char* scheme, const char* const* ignore,
-                                         size_t ignore_count, narrow_progress progress, void* user) {
-  return guarded([&] {
-    Recipe recipe = Recipe::of(text(scheme, "scheme"));
-    if (ignore_count > 0) recipe.ignore.clear();
-    for (size_t i = 0; i < ignore_count; ++i) recipe.ignore.emplace_back(text((&given(ignore, "ignore"))[i], "a pattern"));
-    quantize_checkpoint(text(input, "input"), text(output, "output"), recipe, callback_of(progress, user));
-  });
-}
-narrow_status narrow_checkpoint_dequantize(const char* input, const char* output, const char* dtype, narrow_progress progress, void* user) {
-  return guarded([&] {
-    dequantize_checkpoint(text(input, "input"), text(output, "output"), parse_dtype(text(dtype, "dtype")), callback_of(progress, user));
-  });
-}
-narrow_status narrow_checkpoint_verify(const char* path) {
-  return guarded([&] {
-    const VerifyReport report = verify_checkpoint(text(path, "path"));
-    if (!report.problems.empty()) throw CorruptFile(report.problems.front());
-  });
-}
 
 }  // extern "C"

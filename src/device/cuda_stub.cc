@@ -18,6 +18,8 @@ namespace cuda {
 void check(int, std::string_view) { refuse(); }
 int device_count() noexcept { return 0; }
 void require_device(int) { refuse(); }
+DeviceFacts device_facts(int) { refuse(); }
+Versions versions() noexcept { return {}; }
 DeviceGuard::DeviceGuard(int) { refuse(); }
 DeviceGuard::~DeviceGuard() = default;
 OwnedStream::OwnedStream(int) { refuse(); }

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-packages=(g++ cmake ninja-build ccache pkg-config python3 python3-venv python3-dev
+packages=(g++ cmake ninja-build ccache pkg-config dpkg-dev python3 python3-venv python3-dev
   libfmt-dev nlohmann-json3-dev libxxhash-dev libcli11-dev libyaml-cpp-dev libeigen3-dev # the library and the command
   libgtest-dev libgmock-dev googletest librapidcheck-dev libbenchmark-dev              # tests and benchmarks
   chromium                                                                             # opens the report page in its test

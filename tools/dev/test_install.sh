@@ -1,16 +1,51 @@
 #!/usr/bin/env bash
-# Installs the release build into a clean prefix and builds a tiny consumer with find_package(narrow) against it.
+# Every package of the release build, installed into a clean place and used by a tiny consumer: find_package, pkg-config, the Debian package, add_subdirectory, the wheel.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 place=build/install-test
 rm -rf "$place"
+mkdir -p "$place"
+
+# What an installation must hold beside the library: $1 is its prefix.
+check_prefix() {
+  local prefix=$1
+  "$prefix/bin/narrow" --version | grep -q '^narrow [0-9]'
+  for file in share/man/man1/narrow.1 share/man/man1/narrow-quantize.1 share/bash-completion/completions/narrow share/zsh/site-functions/_narrow \
+    share/fish/vendor_completions.d/narrow.fish include/narrow/narrow.h; do
+    [ -s "$prefix/$file" ] || { echo "install: $prefix has no $file" >&2; exit 1; }
+  done
+}
+
 cmake --install build/release --prefix "$place/prefix" > /dev/null
+check_prefix "$place/prefix"
 cmake -S tests/install -B "$place/build" -G Ninja -DCMAKE_PREFIX_PATH="$PWD/$place/prefix" -DCMAKE_BUILD_TYPE=Release > /dev/null
 cmake --build "$place/build" > /dev/null
 "$place/build/consumer"
 "$place/build/c_consumer"
-"$place/prefix/bin/narrow" formats > /dev/null
 echo "install: find_package(narrow) works"
+
+# The compilers alone, as any build system would call them.
+build_with_pkg_config() {
+  local flags libraries
+  flags=$(PKG_CONFIG_PATH=$1/lib/pkgconfig pkg-config --cflags narrow)
+  libraries=$(PKG_CONFIG_PATH=$1/lib/pkgconfig pkg-config --libs narrow)
+  g++ -std=c++20 $flags tests/install/consumer.cc $libraries -o "$2"
+  gcc -std=c11 $flags -c tests/install/consumer.c -o "$2.o" && g++ "$2.o" $libraries -o "$2_c"
+  "$2" && "$2_c"
+}
+if grep -q recipe_yaml <(ar t build/release/src/libnarrow.a); then grep -q -- '-lyaml-cpp' "$place/prefix/lib/pkgconfig/narrow.pc"; fi
+build_with_pkg_config "$PWD/$place/prefix" "$place/pkg_config_consumer"
+echo "install: pkg-config works"
+
+cpack --config build/release/CPackConfig.cmake -B "$place/debian" > "$place/cpack.log" || { cat "$place/cpack.log"; exit 1; }
+package=$(ls "$place"/debian/*.deb)
+dpkg-deb --field "$package" Package Version Depends | grep -q '^Depends: .*libc6'
+dpkg-deb --extract "$package" "$place/debian-root"
+check_prefix "$place/debian-root/usr"
+build_with_pkg_config "$PWD/$place/debian-root/usr" "$place/debian_consumer"
+echo "install: the Debian package works ($(stat -c %s "$package") bytes)"
+
+tools/dev/test_edge.sh
 
 # The wheel, from the objects of the release build: imported from a clean place without torch, its command run.
 rm -rf "$place/wheel" "$place/site"

@@ -22,6 +22,10 @@ void add_convert(CLI::App& app, Context& context);
 void add_verify(CLI::App& app, Context& context);
 void add_kernels(CLI::App& app, Context& context);
 void add_layout(CLI::App& app, Context& context);
+void add_doctor(CLI::App& app, Context& context);
+void add_bench(CLI::App& app, Context& context);
+void add_manual(CLI::App& app, Context& context);
+void add_completion(CLI::App& app, Context& context);
 
 /// A subcommand with its place in the help: one sentence, then an example under its options.
 CLI::App* add_command(CLI::App& app, const char* name, const char* sentence, const char* example);

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <omp.h>
 
+#include "build_facts.h"
 #include "commands.h"
 #include "device/cpu_features.h"
 #include "narrow/error.h"
@@ -18,7 +19,7 @@
 namespace narrow::command {
 
 constexpr const char* kExitCodes =
-    "Exit codes: 0 done; 1 a check failed (verify, compare); 2 wrong usage; 3 a file is not what it\n"
+    "Exit codes: 0 done; 1 a check failed (verify, compare, doctor); 2 wrong usage; 3 a file is not what it\n"
     "claims to be; 4 reading or writing failed; 5 not possible on this machine or in this build;\n"
     "6 an error in narrow itself; 130 interrupted, nothing left behind.";
 
@@ -42,7 +43,7 @@ void add_global_options(CLI::App& app, Context& context) {
   app.add_flag("--json", context.json, "Answer in JSON on standard output, for machines");
   app.add_flag("--quiet", context.quiet, "No progress and no text; errors and --json remain");
   app.add_flag("--no-color", context.no_color, "No colours; so it is with NO_COLOR set and in a pipe");
-  app.set_version_flag("--version", fmt::format("narrow {}", NARROW_VERSION), "Print the version and exit");
+  app.set_version_flag("--version", version_text(), "Print the version and how it was built, and exit");
 }
 
 void build_parser(CLI::App& app, Context& context) {
@@ -68,6 +69,10 @@ void build_parser(CLI::App& app, Context& context) {
   add_verify(app, context);
   add_kernels(app, context);
   add_layout(app, context);
+  add_doctor(app, context);
+  add_bench(app, context);
+  add_manual(app, context);
+  add_completion(app, context);
   app.footer(
       fmt::format("First steps:\n"
                   "  narrow inspect model/                    what is in a checkpoint\n"

@@ -107,6 +107,7 @@ def to_msfp(x: Tensor, bits: int = 16) -> MsfpTensor:
 
 
 def fp32_to_msfp16(x: Tensor) -> MsfpTensor:
+    """Boxes of 16 values with a shared exponent of 8 bits, a sign and a magnitude of 7 bits each."""
     return to_msfp(x, 16)
 
 

@@ -35,6 +35,20 @@ void require_device(int index) {
   if (index < 0 || index >= count) throw Unsupported(fmt::format("CUDA device {} was asked for, but there are {}; use a lower index or the CPU", index, count));
 }
 
+DeviceFacts device_facts(int index) {
+  require_device(index);
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+  return {properties.name, properties.major, properties.minor, properties.multiProcessorCount, properties.totalGlobalMem};
+}
+
+Versions versions() noexcept {
+  Versions found;
+  if (cudaRuntimeGetVersion(&found.runtime) != cudaSuccess) found.runtime = 0;
+  if (cudaDriverGetVersion(&found.driver) != cudaSuccess) found.driver = 0;
+  return found;
+}
+
 DeviceGuard::DeviceGuard(int index) {
   require_device(index);
   int current = 0;

@@ -2,6 +2,7 @@
 /// What the device layer offers to the layers above it, without CUDA's headers. In a build without CUDA the stub answers.
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 #include "narrow/cuda.h"
@@ -12,6 +13,21 @@ namespace narrow::cuda {
 void check(int code, std::string_view call);
 /// Throws Unsupported where the device cannot be used: no CUDA build, no driver, no such device.
 void require_device(int index);
+
+/// What a device is, for people.
+struct DeviceFacts {
+  std::string name;
+  int major = 0, minor = 0;  ///< compute capability
+  int multiprocessors = 0;
+  std::size_t memory = 0;
+};
+DeviceFacts device_facts(int index);
+
+/// CUDA's versions as it counts them, 13000 for 13.0: of the runtime in this build and of the driver; 0 where there is none.
+struct Versions {
+  int runtime = 0, driver = 0;
+};
+Versions versions() noexcept;
 
 /// Enqueues a copy of bytes; the direction follows from the pointers.
 void copy_bytes(void* to, const void* from, std::size_t size, Stream stream);

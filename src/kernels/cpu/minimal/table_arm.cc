@@ -1,0 +1,31 @@
+/// The CPU rows of the minimal library on AArch64.
+
+#include <vector>
+
+#include "kernels/cpu/matmul_rows.h"
+#include "kernels/cpu/matmul_special.h"
+#include "kernels/cpu/matmul_tables.h"
+#include "kernels/cpu/tables.h"
+
+namespace narrow::cpu {
+
+extern const QuantizeKernel kNeonQuantize;
+extern const DequantizeKernel kNeonDequantize;
+
+std::span<const QuantizeKernel> quantize_rows() { return {&kNeonQuantize, 1}; }
+std::span<const DequantizeKernel> dequantize_rows() { return {&kNeonDequantize, 1}; }
+std::vector<MatmulKernel> special_matmul_rows() { return {}; }
+
+std::span<const MatmulKernel> matmul_rows() {
+  static const std::vector<MatmulKernel> rows = [] {
+    std::vector<MatmulKernel> table;
+    MatmulNames names;
+    names.dot8 = "dotprod_matmul_int8_int8_any";
+    names.dot4 = "dotprod_matmul_int8_int4_any";
+    append_rows(table, Isa::kDotProd, names, dotprod::kMatmulBodies);
+    return table;
+  }();
+  return rows;
+}
+
+}  // namespace narrow::cpu
