@@ -65,10 +65,13 @@ double time_of(int threads, void (*loop)()) {
   return best;
 }
 
-double read_bandwidth(int threads) {
+double best_read(int threads) {
   const std::size_t size = std::size_t{256} << 20;
-  const Buffer buffer = Buffer::allocate(size);
-  std::memset(buffer.data(), 1, size);
+  static const Buffer buffer = [] {
+    const Buffer memory = Buffer::allocate(size);
+    std::memset(memory.data(), 1, size);
+    return memory;
+  }();
   double best = 0.0;
   const std::size_t piece = std::size_t{16} << 20;
   for (const std::size_t streams : {1, 2, 4, 8})
@@ -94,11 +97,19 @@ Limits measure_limits(int threads) {
   const double steps = static_cast<double>(kRounds) * kChains * threads;
   limits.vnni = steps * 128 / time_of(threads, dot_loop) * 1e-9;
   limits.fma = steps * 32 / time_of(threads, fma_loop) * 1e-9;
-  limits.read = read_bandwidth(threads);
+  limits.read = best_read(threads);
 #else
   static_cast<void>(threads);
 #endif
   return limits;
+}
+
+double read_bandwidth(int threads) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512vnni")) return best_read(threads);
+#endif
+  static_cast<void>(threads);
+  return 0.0;
 }
 
 }  // namespace narrow::bench
