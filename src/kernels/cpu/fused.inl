@@ -66,6 +66,27 @@ inline void finish_part(float* y, VF value, int n) { store_part(y, value == valu
 template <bool kValue>
 struct Constant {};
 
+/// The row that is read next, or none: half of it is fetched while a norm sums, the other half while y is made. Not while codes are
+/// written around the caches: fetches would take the buffers that gather them.
+struct NextRow {
+  const char* data = nullptr;
+  std::int64_t half = 0;   ///< bytes
+  std::int64_t bytes = 0;  ///< of a value
+  /// Of the half's columns [i, i + kLanes).
+  void fetch_first(std::int64_t i) const {
+    if (data != nullptr) __builtin_prefetch(data + i * bytes / 2, 0, 2);
+  }
+  /// Of the half's columns [i, i + 64).
+  void fetch_second(std::int64_t i) const {
+    const char* at = data + half + i * bytes / 2;
+    for (std::int64_t line = 0; data != nullptr && line < bytes / 2; ++line) __builtin_prefetch(at + line * 64, 0, 2);
+  }
+};
+
+inline NextRow next_row(const FusedFinish& finish) {
+  return {static_cast<const char*>(finish.next[0]), finish.cols * finish.next_bytes / 2, finish.next_bytes};
+}
+
 /// body(index, n) for vectors of kLanes and the rest.
 template <typename Body>
 inline void for_vectors(std::int64_t count, const Body& body) {
@@ -177,7 +198,7 @@ inline auto with_type(DType dtype, const void* data, const Work& work) {
 /// The first pass of RMSNorm over a row, which also stores the residual and keeps a 16-bit row as fp32 in y; then
 /// use(produce, twice), produce(i, n) the normalized values, twice: whether they may be produced again once y is written over.
 template <int kType, typename Use>
-inline auto with_rms_norm(const FusedProblem& problem, std::int64_t row, float* y, const Use& use) {
+inline auto with_rms_norm(const FusedProblem& problem, std::int64_t row, float* y, const NextRow& next, const Use& use) {
   const std::int64_t cols = problem.cols, first = row * problem.x_stride, second = row * problem.other_stride;
   const Values<kType> x{problem.x}, other{problem.other};
   const bool adds = problem.op == FusedOp::kAddRmsNorm;
@@ -186,6 +207,7 @@ inline auto with_rms_norm(const FusedProblem& problem, std::int64_t row, float* 
     if constexpr (kType != 0) store_part(y + i, value, n);
     return multiply_add(value, value, sums);
   }) : row_sum_of<kType == 0>(cols, [&](VF sums, std::int64_t i, int n) {
+    next.fetch_first(i);
     const VF value = x.at(first + i, n);
     if constexpr (kType != 0) store_part(y + i, value, n);
     return multiply_add(value, value, sums);
@@ -201,10 +223,11 @@ inline auto with_rms_norm(const FusedProblem& problem, std::int64_t row, float* 
 
 /// The same for LayerNorm: two passes, of the mean and of the squares.
 template <int kType, typename Use>
-inline auto with_layer_norm(const FusedProblem& problem, std::int64_t row, float* y, const Use& use) {
+inline auto with_layer_norm(const FusedProblem& problem, std::int64_t row, float* y, const NextRow& next, const Use& use) {
   const std::int64_t cols = problem.cols, first = row * problem.x_stride;
   const Values<kType> from{problem.x};
   const double sum = row_sum_of<kType == 0>(cols, [&](VF sums, std::int64_t i, int n) {
+    next.fetch_first(i);
     const VF value = from.at(first + i, n);
     if constexpr (kType != 0) store_part(y + i, value, n);
     return sums + value;
@@ -241,9 +264,9 @@ inline void fused_row(const FusedProblem& problem, std::int64_t row, float* y) {
   };
   switch (problem.op) {
     case FusedOp::kIdentity: return write([&](std::int64_t i, int n) { return x.at(first + i, n); });
-    case FusedOp::kLayerNorm: return with_layer_norm<kType>(problem, row, y, write);
+    case FusedOp::kLayerNorm: return with_layer_norm<kType>(problem, row, y, NextRow{}, write);
     case FusedOp::kRmsNorm:
-    case FusedOp::kAddRmsNorm: return with_rms_norm<kType>(problem, row, y, write);
+    case FusedOp::kAddRmsNorm: return with_rms_norm<kType>(problem, row, y, NextRow{}, write);
     case FusedOp::kSiluMul: return write([&](std::int64_t i, int n) { return silu_of(x.at(first + i, n)) * other.at(second + i, n); });
     case FusedOp::kGelu: return write([&](std::int64_t i, int n) { return gelu_of(x.at(first + i, n)); });
     case FusedOp::kGeluTanh: return write([&](std::int64_t i, int n) { return gelu_tanh_of(x.at(first + i, n)); });
@@ -282,7 +305,8 @@ struct Float8Codes {
   std::uint32_t base;
   explicit Float8Codes(const ElementPlan& element)
       : lowest(element.format.lowest_field << 23), up(float_of(static_cast<std::uint32_t>(127 + element.format.shift) << 23)),
-        shift(element.format.shift), base(static_cast<std::uint32_t>(element.format.lowest_field + element.format.shift) << element.format.mantissa_bits) {}
+        shift(element.format.shift),
+        base(static_cast<std::uint32_t>(element.format.lowest_field + element.format.shift) << element.format.mantissa_bits) {}
   VU operator()(VF y, VF quotient) const {
     const VI magnitude = magnitude_of(quotient);
     const VF binade = as_float(larger(magnitude & kInfinityBits, splat(lowest)));
@@ -322,14 +346,20 @@ inline void encode_block(const FusedFinish& finish, const Codes& encode, const D
 
 /// Writes y of columns [begin, end), where kStored, and returns the bits of its largest magnitude; fetches what is read next.
 template <bool kStored, typename Produce>
-inline std::int32_t produce_block(const FusedFinish& finish, float* y, std::int64_t begin, std::int64_t end, const Produce& produce) {
+inline std::int32_t produce_block(const FusedFinish& finish, bool norm, float* y, std::int64_t begin, std::int64_t end,
+                                  const Produce& produce) {
   constexpr int kVectors = 64 / kLanes;
+  const NextRow next = next_row(finish);
   VI largest[2] = {};
   std::int64_t i = begin;
   for (; i + 64 <= end; i += 64) {
-    for (const void* next : finish.next) {
-      const char* at = static_cast<const char*>(next) + i * finish.next_bytes;
-      for (std::int64_t line = 0; next != nullptr && line < finish.next_bytes; ++line) __builtin_prefetch(at + line * 64, 0, 2);
+    if (norm) {
+      next.fetch_second(i);
+    } else {
+      for (const void* row : finish.next) {
+        const char* at = static_cast<const char*>(row) + i * finish.next_bytes;
+        for (std::int64_t line = 0; row != nullptr && line < finish.next_bytes; ++line) __builtin_prefetch(at + line * 64, 0, 2);
+      }
     }
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
@@ -374,7 +404,7 @@ struct BlockScales {
 /// for their own scales that way. kTwice: y is not stored, long blocks would only push the row out of that cache. False, with y complete
 /// and every NaN the same one, where a value is not finite or a scale beyond 2^-60 .. 2^60.
 template <typename Codes, bool kTwice, typename Produce>
-inline bool quantize_produced(const FusedFinish& finish, float* y, const Produce& produce) {
+inline bool quantize_produced(const FusedFinish& finish, bool norm, float* y, const Produce& produce) {
   const Codes encode(*finish.element);
   const std::int64_t blocks = (finish.cols + finish.block - 1) / finish.block;
   const std::int64_t together = max_of<std::int64_t>(1, 64 * BlockScales::kMost / finish.block);
@@ -384,7 +414,8 @@ inline bool quantize_produced(const FusedFinish& finish, float* y, const Produce
   for (std::int64_t first = 0; first < blocks; first += together) {
     const int count = static_cast<int>(min_of(blocks - first, together));
     BlockScales scales;
-    for (int i = 0; i < count; ++i) scales.amax[i] = produce_block<!kTwice>(finish, y, begin_of(first + i), end_of(first + i), produce);
+    for (int i = 0; i < count; ++i)
+      scales.amax[i] = produce_block<!kTwice>(finish, norm, y, begin_of(first + i), end_of(first + i), produce);
     usual = scales.make(count, finish.largest) && usual;
     for (int i = 0; i < count; ++i) {
       finish.scales[first + i] = scales.scale[i];
@@ -404,10 +435,11 @@ inline bool quantize_produced(const FusedFinish& finish, float* y, const Produce
 struct QuantizeRow {
   const FusedFinish& finish;
   float* y;
+  bool norm;  ///< half of the next row is fetched already
   template <bool kTwice, typename Produce>
   bool run(const Produce& produce) const {
-    if (finish.element->kind == ElementKind::kInteger) return quantize_produced<Int8Codes, kTwice>(finish, y, produce);
-    return quantize_produced<Float8Codes, kTwice>(finish, y, produce);
+    if (finish.element->kind == ElementKind::kInteger) return quantize_produced<Int8Codes, kTwice>(finish, norm, y, produce);
+    return quantize_produced<Float8Codes, kTwice>(finish, norm, y, produce);
   }
   template <typename Produce, bool kTwice = false>
   bool operator()(const Produce& produce, Constant<kTwice> = {}) const {
@@ -423,9 +455,9 @@ inline bool fused_quantize_typed(const FusedProblem& problem, std::int64_t row, 
   const Values<kType> x{problem.x}, other{problem.other};
   switch (problem.op) {
     case FusedOp::kIdentity: return quantize([&](std::int64_t i, int n) { return x.at(first + i, n); });
-    case FusedOp::kLayerNorm: return with_layer_norm<kType>(problem, row, quantize.y, quantize);
+    case FusedOp::kLayerNorm: return with_layer_norm<kType>(problem, row, quantize.y, next_row(quantize.finish), quantize);
     case FusedOp::kRmsNorm:
-    case FusedOp::kAddRmsNorm: return with_rms_norm<kType>(problem, row, quantize.y, quantize);
+    case FusedOp::kAddRmsNorm: return with_rms_norm<kType>(problem, row, quantize.y, next_row(quantize.finish), quantize);
     case FusedOp::kSiluMul: return quantize([&](std::int64_t i, int n) { return silu_of(x.at(first + i, n)) * other.at(second + i, n); });
     case FusedOp::kGelu: return quantize([&](std::int64_t i, int n) { return gelu_of(x.at(first + i, n)); });
     case FusedOp::kGeluTanh: return quantize([&](std::int64_t i, int n) { return gelu_tanh_of(x.at(first + i, n)); });
@@ -434,7 +466,8 @@ inline bool fused_quantize_typed(const FusedProblem& problem, std::int64_t row, 
 }
 
 bool fused_quantize_row(const FusedProblem& problem, std::int64_t row, const FusedFinish& finish, float* y) {
-  const QuantizeRow quantize{finish, y};
+  const bool norm = problem.op == FusedOp::kLayerNorm || problem.op == FusedOp::kRmsNorm;
+  const QuantizeRow quantize{finish, y, norm};
   switch (problem.dtype) {
     case DType::kF16: return fused_quantize_typed<1>(problem, row, quantize);
     case DType::kBf16: return fused_quantize_typed<2>(problem, row, quantize);
