@@ -102,10 +102,13 @@ double time_of(int threads, void (*loop)()) {
   return best;
 }
 
-double read_bandwidth(int threads, ReadLoop loop) {
+double best_read(int threads, ReadLoop loop) {
   const std::size_t size = std::size_t{256} << 20;
-  const Buffer buffer = Buffer::allocate(size);
-  std::memset(buffer.data(), 1, size);
+  static const Buffer buffer = [] {
+    const Buffer memory = Buffer::allocate(size);
+    std::memset(memory.data(), 1, size);
+    return memory;
+  }();
   double best = 0.0;
   const std::size_t piece = std::size_t{16} << 20;
   for (const std::size_t streams : {1, 2, 4, 8})
@@ -126,20 +129,25 @@ double read_bandwidth(int threads, ReadLoop loop) {
 Limits measure_limits(int threads) {
   Limits limits;
   const double steps = static_cast<double>(kRounds) * kChains * threads;
-  ReadLoop read = read_plain;
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512vnni")) {
     limits.vnni = steps * 128 / time_of(threads, dot_loop) * 1e-9;
     limits.fma = steps * 32 / time_of(threads, fma_loop) * 1e-9;
-    read = read_avx512;
   } else if (__builtin_cpu_supports("fma")) {
     limits.fma = steps * 16 / time_of(threads, fma_loop_avx2) * 1e-9;
   }
 #elif defined(__aarch64__)
   limits.fma = steps * 8 / time_of(threads, fma_loop_neon) * 1e-9;
 #endif
-  limits.read = read_bandwidth(threads, read);
+  limits.read = read_bandwidth(threads);
   return limits;
+}
+
+double read_bandwidth(int threads) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512vnni")) return best_read(threads, read_avx512);
+#endif
+  return best_read(threads, read_plain);
 }
 
 }  // namespace narrow::bench

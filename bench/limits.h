@@ -9,5 +9,8 @@ struct Limits {
   double fma = 0.0;   ///< fp32 GFLOP/s (AVX-512, AVX2 or NEON); 0 where the CPU has none
 };
 Limits measure_limits(int threads);
+/// The best rate of reading memory beyond the caches, in GB/s. It changes by the minute on machines that others
+/// use too.
+double read_bandwidth(int threads);
 
 }  // namespace narrow::bench

@@ -1,5 +1,6 @@
 /// Products: every row of the table that runs here, by shape: time, GB/s of weights, GOP/s, the share of the limit measured in the same
-/// run (VNNI or FMA peak, best read bandwidth), and the ratio to OpenBLAS and, with --peers, oneDNN.
+/// run (VNNI or FMA peak, best read bandwidth), the ratio to OpenBLAS and, with --peers, oneDNN; of quantized activations also the time
+/// with their dynamic quantization over the time without ("dynamic").
 ///   bench_matmul [--quick] [--best] [--peers] [--json] [--threads 1,2] [--only TEXT] [--shape MxNxK]...
 
 #include <algorithm>
@@ -116,6 +117,7 @@ struct Result {
   double seconds = 0.0, gops = 0.0, gbytes = 0.0, share = 0.0;
   const char* limit = "";
   double openblas = 0.0, onednn = 0.0;   ///< ratio of speeds, 0 where not measured
+  double dynamic = 0.0;                  ///< time with the activations' quantization over the time without
 };
 
 class Bench {
@@ -127,9 +129,10 @@ class Bench {
       omp_set_num_threads(threads);
       limits_ = measure_limits(threads);
       if (!settings_.json)
-        fmt::print("{} thread{}: read {:.1f} GB/s, VNNI {:.0f} GOP/s, FMA {:.0f} GFLOP/s\n{:<36} {:<18} {:>18} {:>10} {:>8} {:>8} {:>12} {:>9} {:>8}\n", threads,
+        fmt::print("{} thread{}: read {:.1f} GB/s, VNNI {:.0f} GOP/s, FMA {:.0f} GFLOP/s\n"
+                   "{:<36} {:<18} {:>18} {:>10} {:>8} {:>8} {:>12} {:>9} {:>8} {:>8}\n", threads,
                    threads == 1 ? "" : "s", limits_.read, limits_.vnni, limits_.fma, "row", "weight", "m x n x k", "us", "GB/s", "GOP/s", "of limit",
-                   "xOpenBLAS", "xoneDNN");
+                   "xOpenBLAS", "xoneDNN", "dynamic");
       for (const Workload& workload : workloads()) {
         const std::string name = fmt::format("{}/{}", workload.weight, workload.activation);
         if (!settings_.only.empty() && name.find(settings_.only) == std::string::npos) continue;
@@ -153,18 +156,26 @@ class Bench {
     const Tensor x = random_tensor({shape.m, shape.k}, 5), bias = random_tensor({shape.n}, 6);
     MatmulOptions options;
     options.bias = bias;
-    double seconds = 0.0;
+    Tensor y = Tensor::empty(DType::kF32, {shape.m, shape.n});
+    const bool reads = shape.m <= 8;  // bound by memory: its rate right before and after counts
+    if (reads) limits_.read = read_bandwidth(threads);
+    double seconds = 0.0, dynamic = 0.0;
     const double budget = settings_.quick ? 0.1 : 0.4;
+    const auto weight_of = [&](int i) -> const PreparedWeight& { return weights[static_cast<std::size_t>(i) % copies]; };
+    const auto float_product = [&](int i) { matmul_into(x, weight_of(i), y, options); };
     if (*workload.activation != '\0') {
       const QuantizedTensor q = quantize(x, Scheme::parse(workload.activation));
-      seconds = typical_time([&](int i) { matmul(q, weights[static_cast<std::size_t>(i) % copies], options); }, budget, settings_.best);
+      seconds = typical_time([&](int i) { matmul_into(q, weight_of(i), y, options); }, budget, settings_.best);
+      options.quantize = ActivationQuantization{Scheme::parse(workload.activation), {}, {}};
+      dynamic = typical_time(float_product, budget, settings_.best) / seconds;
     } else {
-      seconds = typical_time([&](int i) { matmul(x, weights[static_cast<std::size_t>(i) % copies], options); }, budget, settings_.best);
+      seconds = typical_time(float_product, budget, settings_.best);
     }
-    report(workload, shape, threads, seconds, static_cast<double>(one.codes.size() + one.scales.size() + one.zero_points.size()));
+    if (reads) limits_.read = std::max(limits_.read, read_bandwidth(threads));
+    report(workload, shape, threads, seconds, dynamic, static_cast<double>(one.codes.size() + one.scales.size() + one.zero_points.size()));
   }
 
-  void report(const Workload& workload, const Shape3& shape, int threads, double seconds, double weight_bytes) {
+  void report(const Workload& workload, const Shape3& shape, int threads, double seconds, double dynamic, double weight_bytes) {
     const bool integers = *workload.activation != '\0';
     const double operations = 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) * static_cast<double>(shape.k);
     Result r;
@@ -181,13 +192,15 @@ class Bench {
     r.shape = shape;
     r.threads = threads;
     r.seconds = seconds;
+    r.dynamic = dynamic;
     r.gops = operations / seconds * 1e-9;
     r.gbytes = weight_bytes / seconds * 1e-9;
-    // The limit that the product is nearer to: the time to read the weight, or the time to multiply.
+    // The limit that the product is nearer to: the time to read the weight, or the time to multiply. One row may do without FMA.
     const double peak = integers ? limits_.vnni : limits_.fma;
     const double read_time = weight_bytes / (limits_.read * 1e9), compute_time = operations / (peak * 1e9);
-    r.limit = read_time > compute_time ? "read" : (integers ? "VNNI" : "FMA");
-    r.share = std::max(read_time, compute_time) / seconds;
+    const bool reads = shape.m == 1 || read_time > compute_time;
+    r.limit = reads ? "read" : (integers ? "VNNI" : "FMA");
+    r.share = (reads ? read_time : compute_time) / seconds;
     if (settings_.peers || shape.m > 1) r.openblas = openblas_time(shape.m, shape.n, shape.k, threads, settings_.best) / seconds;
     if (settings_.peers && integers && std::strncmp(workload.weight, "int8", 4) == 0) r.onednn = onednn_int8_time(shape.m, shape.n, shape.k, threads, settings_.best) / seconds;
     print(r);
@@ -196,13 +209,16 @@ class Bench {
   void print(const Result& r) {
     if (settings_.json) {
       json_.push_back({{"row", r.kernel}, {"weight", r.weight}, {"activation", r.activation}, {"m", r.shape.m}, {"n", r.shape.n}, {"k", r.shape.k},
-                       {"threads", r.threads}, {"seconds", r.seconds}, {"gops", r.gops}, {"weight_gb_s", r.gbytes}, {"limit", r.limit}, {"share", r.share},
-                       {"x_openblas", r.openblas}, {"x_onednn", r.onednn}});
+                       {"threads", r.threads}, {"seconds", r.seconds}, {"gops", r.gops}, {"weight_gb_s", r.gbytes},
+                       {"read_gb_s", limits_.read}, {"limit", r.limit}, {"share", r.share},
+                       {"x_openblas", r.openblas}, {"x_onednn", r.onednn},
+                       {"dynamic", r.dynamic}});
       return;
     }
     const auto ratio = [](double value) { return value > 0.0 ? fmt::format("{:.2f}", value) : std::string("-"); };
-    fmt::print("{:<36} {:<18} {:>18} {:>10.1f} {:>8.1f} {:>8.0f} {:>7.0f}% {:<4} {:>9} {:>8}\n", r.kernel, r.weight,
-               fmt::format("{}x{}x{}", r.shape.m, r.shape.n, r.shape.k), r.seconds * 1e6, r.gbytes, r.gops, r.share * 100.0, r.limit, ratio(r.openblas), ratio(r.onednn));
+    fmt::print("{:<36} {:<18} {:>18} {:>10.1f} {:>8.1f} {:>8.0f} {:>7.0f}% {:<4} {:>9} {:>8} {:>8}\n", r.kernel, r.weight,
+               fmt::format("{}x{}x{}", r.shape.m, r.shape.n, r.shape.k), r.seconds * 1e6, r.gbytes, r.gops, r.share * 100.0, r.limit,
+               ratio(r.openblas), ratio(r.onednn), ratio(r.dynamic));
     std::fflush(stdout);
   }
 

@@ -77,6 +77,9 @@ struct MatmulOptions {
 Tensor matmul(const Tensor& x, const PreparedWeight& w, const MatmulOptions& options = {});
 /// The same with activations that are quantized already.
 Tensor matmul(const QuantizedTensor& x, const PreparedWeight& w, const MatmulOptions& options = {});
+/// The same into y: contiguous, on the CPU, of the result's shape and type. Saves the operating system's zeroing of fresh pages.
+void matmul_into(const Tensor& x, const PreparedWeight& w, Tensor& y, const MatmulOptions& options = {});
+void matmul_into(const QuantizedTensor& x, const PreparedWeight& w, Tensor& y, const MatmulOptions& options = {});
 
 /// A row of the kernel table for one product, and whether and why it would run.
 struct MatmulChoice {

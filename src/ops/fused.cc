@@ -143,7 +143,8 @@ void run_group(const Plan& plan, std::int64_t begin, std::int64_t end, float* y,
   for (std::int64_t row = begin; row < end; ++row, codes += plan.quantize.row_bytes) {
     finish.scales = static_cast<float*>(plan.quantize.scales) + row * plan.quantize.grid.cols;
     finish.codes = codes;
-    const bool more = row + 1 < fused.rows;
+    // Three streams of memory at once are better left to the hardware.
+    const bool more = row + 1 < fused.rows && fused.op != FusedOp::kAddRmsNorm;
     finish.next[0] = more ? row_of(fused.x, fused.dtype, fused.x_stride, row + 1) : nullptr;
     finish.next[1] = more ? row_of(fused.other, fused.dtype, fused.other_stride, row + 1) : nullptr;
     if (!plan.producer->quantize(fused, row, finish, y)) quantize_rows(plan, row, row + 1, y, codes);

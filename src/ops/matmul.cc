@@ -55,7 +55,8 @@ struct Epilogue {
   Tensor bias, residual, y;
 };
 
-Epilogue attach_epilogue(MatmulProblem& problem, const MatmulOptions& options, Shape shape) {
+/// y: where the result goes; a new tensor where null.
+Epilogue attach_epilogue(MatmulProblem& problem, const MatmulOptions& options, Shape shape, const Tensor* y) {
   check_output(problem, options);
   Epilogue tensors;
   MatmulEpilogue& epilogue = problem.epilogue;
@@ -75,7 +76,10 @@ Epilogue attach_epilogue(MatmulProblem& problem, const MatmulOptions& options, S
     epilogue.residual_dtype = tensors.residual.dtype();
     epilogue.residual_stride = row_stride_of(tensors.residual, problem.n);
   }
-  tensors.y = Tensor::empty(options.out, std::move(shape));
+  if (y != nullptr && (y->dtype() != options.out || y->shape() != shape || !y->is_contiguous() || !y->device().is_cpu()))
+    throw InvalidArgument(fmt::format("matmul: y is {} of {}; it must be contiguous {} of {} on the CPU", name_of(y->dtype()),
+                                      to_string(y->shape()), name_of(options.out), to_string(shape)));
+  tensors.y = y != nullptr ? *y : Tensor::empty(options.out, std::move(shape));
   epilogue.activation = options.activation;
   epilogue.y = tensors.y.data();
   epilogue.out = options.out;
@@ -151,13 +155,13 @@ void run_matmul(const MatmulProblem& problem, const MatmulKernel& kernel) {
 
 namespace {
 
-Tensor multiply(MatmulProblem& problem, const PreparedWeight& w, const MatmulOptions& options, const Shape& x_shape) {
+Tensor multiply(MatmulProblem& problem, const PreparedWeight& w, const MatmulOptions& options, const Shape& x_shape, const Tensor* y) {
   const MatrixShape rows = as_matrices(x_shape);
   problem.m = rows.total_rows();
   problem.n = w.n;
   problem.k = w.k;
   problem.w = view_of(w);
-  const Epilogue tensors = attach_epilogue(problem, options, result_shape(x_shape, w));
+  const Epilogue tensors = attach_epilogue(problem, options, result_shape(x_shape, w), y);
   run_matmul(problem, find(problem));
   return tensors.y;
 }
@@ -169,9 +173,16 @@ std::optional<ActivationQuantization> wanted_quantization(const Scheme& weight, 
   return std::nullopt;
 }
 
-}  // namespace
+Tensor product(const QuantizedTensor& x, const PreparedWeight& w, const MatmulOptions& options, const Tensor* y) {
+  if (!x.device().is_cpu() || !w.device().is_cpu()) throw Unsupported("matmul: this build computes on the CPU; copy the operands there first");
+  if (options.quantize) throw InvalidArgument("matmul: x is quantized already; leave options.quantize empty");
+  result_shape(x.shape, w);
+  MatmulProblem problem;
+  problem.x = view_of(x);
+  return multiply(problem, w, options, x.shape, y);
+}
 
-Tensor matmul(const Tensor& x, const PreparedWeight& w, const MatmulOptions& options) {
+Tensor product(const Tensor& x, const PreparedWeight& w, const MatmulOptions& options, const Tensor* y) {
   if (!is_floating(x.dtype())) throw InvalidArgument(fmt::format("matmul: activations are F32, F16 or BF16, not {}; pass quantized ones as a QuantizedTensor", name_of(x.dtype())));
   if (!x.device().is_cpu() || !w.device().is_cpu()) throw Unsupported("matmul: this build computes on the CPU; copy the operands there first");
   result_shape(x.shape(), w);
@@ -181,24 +192,22 @@ Tensor matmul(const Tensor& x, const PreparedWeight& w, const MatmulOptions& opt
     how.zero_points = wanted->zero_points;
     MatmulOptions rest = options;
     rest.quantize.reset();
-    return matmul(quantize(x, wanted->scheme, how), w, rest);
+    return product(quantize(x, wanted->scheme, how), w, rest, y);
   }
   const Tensor plain = with_plain_rows(x);
   MatmulProblem problem;
   problem.x.data = plain.data();
   problem.x.dtype = plain.dtype();
   problem.x.row_stride = row_stride_of(plain, w.k);
-  return multiply(problem, w, options, x.shape());
+  return multiply(problem, w, options, x.shape(), y);
 }
 
-Tensor matmul(const QuantizedTensor& x, const PreparedWeight& w, const MatmulOptions& options) {
-  if (!x.device().is_cpu() || !w.device().is_cpu()) throw Unsupported("matmul: this build computes on the CPU; copy the operands there first");
-  if (options.quantize) throw InvalidArgument("matmul: x is quantized already; leave options.quantize empty");
-  result_shape(x.shape, w);
-  MatmulProblem problem;
-  problem.x = view_of(x);
-  return multiply(problem, w, options, x.shape);
-}
+}  // namespace
+
+Tensor matmul(const Tensor& x, const PreparedWeight& w, const MatmulOptions& options) { return product(x, w, options, nullptr); }
+Tensor matmul(const QuantizedTensor& x, const PreparedWeight& w, const MatmulOptions& options) { return product(x, w, options, nullptr); }
+void matmul_into(const Tensor& x, const PreparedWeight& w, Tensor& y, const MatmulOptions& options) { product(x, w, options, &y); }
+void matmul_into(const QuantizedTensor& x, const PreparedWeight& w, Tensor& y, const MatmulOptions& options) { product(x, w, options, &y); }
 
 std::vector<MatmulChoice> explain_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, const MatmulOptions& options, DType x) {
   MatmulProblem problem;

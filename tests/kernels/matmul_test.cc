@@ -196,6 +196,43 @@ TEST(MatmulRows, FloatsStayWithinTheBound) {
     }
 }
 
+/// One row whose values span many powers of two, with zeros: what rows make of their common range must not show. One large value among
+/// small ones stands where most weights are zero, so that the sum is of the small ones.
+TEST(MatmulRows, RowsOfAnyRangeStayWithinTheBound) {
+  FastRows fast;
+  Random random{std::mt19937(17)};
+  for (const char* text : {"int4:block128", "int4:row", "int3:block128", "fp4_e2m1:row", "fp4_e3m0:block64", "fp3_e2m0:row", "nvfp4", "mxfp4",
+                           "msfp12", "msfp11", "nf4:block64", "int2:block64", "int1:row", "int8:row", "int8:block64", "fp8_e4m3:row",
+                           "fp8_e5m2:block128", "fp8_e2m5:row", "fp6_e3m2:row"})
+    for (int round = 0; round < 12; ++round) {
+      const Shape sizes{1, random.one_of<std::int64_t>({1, 64, 97}), random.one_of<std::int64_t>({1, 31, 32, 64, 129, 509, 1024})};
+      const int spread = static_cast<int>(random.one_of<std::int64_t>({1, 8, 14, 30, 70, 110}));
+      const std::int64_t large = random.below(sizes[2]);
+      Tensor dense = random.tensor({sizes[1], sizes[2]});
+      if (round % 2 == 0)
+        for (std::int64_t n = 0; n < sizes[1]; ++n) dense.as<float>()[n * sizes[2] + large] = 0.0f;
+      Case c;
+      const QuantizedTensor w = quantize(dense, Scheme::parse(text));
+      c.w = prepare(w);
+      c.x = random.tensor({1, sizes[2]});
+      for (std::int64_t i = 0; i < sizes[2]; ++i) {
+        float& value = c.x.as<float>()[i];
+        value = random.below(7) == 0 ? 0.0f : std::ldexp(value, static_cast<int>(random.below(spread)) - spread / 2);
+      }
+      c.x.as<float>()[large] = std::ldexp(1.7f, spread / 2);
+      c.problem.x.data = c.x.data();
+      c.problem.x.row_stride = sizes[2];
+      c.finish(sizes, DType::kF32);
+      const auto exact = c.run(reference::kMatmul);
+      const Tensor values = dequantize(w);
+      fast.each_that_accepts(c.problem, [&](const MatmulKernel& kernel) {
+        const std::string what = fmt::format("{} {} {} spread {}", kernel.name, text, to_string(sizes), spread);
+        expect_within_bound(c, values, c.run(kernel), exact, what);
+      });
+      if (HasFatalFailure()) return;
+    }
+}
+
 TEST(MatmulRows, DenseWeightsStayWithinTheBound) {
   FastRows fast;
   Random random{std::mt19937(12)};

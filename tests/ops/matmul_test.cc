@@ -126,6 +126,34 @@ TEST(Matmul, ShapesAndErrors) {
   EXPECT_EQ(zero.as<float>()[4], 2.0f);
 }
 
+TEST(Matmul, IntoMemoryOfTheCaller) {
+  const Tensor x = random_tensor({5, 96}, 21);
+  const PreparedWeight w = prepare(quantize(random_tensor({70, 96}, 22), Scheme::parse("int8:row")));
+  const QuantizedTensor q = quantize(x, Scheme::parse("int8:row"));
+  Tensor y = Tensor::empty(DType::kF32, {5, 70});
+  matmul_into(x, w, y);
+  EXPECT_EQ(std::memcmp(y.data(), matmul(x, w).data(), y.byte_size()), 0);
+  matmul_into(q, w, y);
+  EXPECT_EQ(std::memcmp(y.data(), matmul(q, w).data(), y.byte_size()), 0);
+  Tensor other = Tensor::empty(DType::kF32, {5, 71}), half = Tensor::empty(DType::kF16, {5, 70});
+  EXPECT_THROW(matmul_into(x, w, other), InvalidArgument);
+  EXPECT_THROW(matmul_into(x, w, half), InvalidArgument);
+}
+
+/// A row of one value that is not finite takes another way than finite rows do; what it meets is not finite either, all else is.
+TEST(Matmul, OneRowWithInfinity) {
+  for (const char* scheme : {"int4:block128", "fp3_e2m0:row", "int2:block64", "nvfp4", "fp8_e4m3:row"}) {
+    Tensor x = random_tensor({1, 256}, 23), dense = random_tensor({70, 256}, 24);
+    x.as<float>()[9] = std::numeric_limits<float>::infinity();
+    const QuantizedTensor q = quantize(dense, Scheme::parse(scheme));
+    const Tensor y = matmul(x, prepare(q)), values = dequantize(q);
+    for (std::int64_t n = 0; n < 70; ++n) {
+      const float met = values.as<float>()[n * 256 + 9], got = y.as<float>()[n];
+      EXPECT_TRUE(met == 0.0f ? std::isnan(got) : std::isinf(got) && std::signbit(got) == std::signbit(met)) << scheme << " " << n << " " << got;
+    }
+  }
+}
+
 TEST(Matmul, ExplainNamesOneRow) {
   const auto rows = explain_matmul(1, 64, 64, Scheme::parse("int4:block32"));
   ASSERT_FALSE(rows.empty());

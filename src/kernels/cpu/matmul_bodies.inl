@@ -19,6 +19,7 @@ constexpr cpu::MatmulBodies matmul_bodies() {
     b.code4_zero = float_run<TableDecoder<4, true>>;
     b.code3_zero = float_run<TableDecoder<3, true>>;
     b.code2_zero = float_run<TableDecoder<2, true>>;
+    b.float_pack = kFloatPack;
     b.float_scratch = float_scratch_bytes;
     b.float_rows = kFloatRows;
   }

@@ -60,8 +60,8 @@ template <int kBits>
 using SymmetricDecoder = std::conditional_t<kCheapLookUp, TableDecoder<kBits>, IntDecoder<kBits>>;
 
 /// Floats of 6, 7, 8 and 9..16 bits: sign, exponent and mantissa move to fp32's places; a product with 2^(127 - bias) mends
-/// the exponent, of subnormals too.
-template <int kWidth>
+/// the exponent, of subnormals too. kScaled = false leaves that product to the rows, which are large enough then (FloatTask::normalized).
+template <int kWidth, bool kScaled = true>
 struct FloatDecoder {
   static constexpr int kBits = kWidth;
   static constexpr bool kZero = false, kPairs = false;
@@ -71,7 +71,8 @@ struct FloatDecoder {
   template <int kShift>
   [[gnu::always_inline]] F decode(I lane, F) const {
     const I top = shift_left<32 - kBits - kShift>(lane);
-    return mul(as_float(bit_and(shift_right_signed(top, right), mask)), factor);
+    const F placed = as_float(bit_and(shift_right_signed(top, right), mask));
+    return kScaled ? mul(placed, factor) : placed;
   }
 };
 

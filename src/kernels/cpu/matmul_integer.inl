@@ -28,6 +28,7 @@ struct Segment {
   const float* bias = nullptr;
   std::int32_t* sums = nullptr;     // [r][64]
   float* const* values = nullptr;   // [r]: 64
+  std::int64_t ahead = 0;           // bytes from a line of codes to one that is wanted soon
 };
 
 template <int kRows>
@@ -78,7 +79,7 @@ struct VectorTile {
     constexpr int kSteps = 8 / kBits;
     I sum[kCount][kTileParts];
     if constexpr (kDotLoop && kBits == 8 && kCount == kDotRows) {
-      dot_loop(panel + begin * (8 * kVectorBytes), x, begin * 32, end * 32, starts, sum);
+      dot_loop(panel + begin * (8 * kVectorBytes), x, begin * 32, end * 32, starts, to.ahead, sum);
       return end_segment<kCount>(sum, to, first);
     }
     const std::int8_t* rows[kCount];
@@ -118,6 +119,76 @@ struct VectorTile {
     for (int first = 0; first < kLanes; first += kTileParts * kPart) parts<kBits, kCount>(panel, begin, end, x, starts, to, first);
   }
 };
+
+/// Where the rows of a tile find what belongs to segments, from the first segment on.
+struct SegmentedRows {
+  const cpu::IntegerTask& task;
+  const void* scales;
+  std::int64_t first_scale;
+  const std::int32_t* x_sums[kDotRows];
+};
+/// Whether only the scales of a weight without zero points vary along k: then values stay in registers.
+inline bool is_plainly_segmented(const cpu::IntegerTask& task) {
+  return kSegmentParts > 0 && task.w_varies && !task.w_has_zeros && !task.x_varies && !task.x_has_zeros;
+}
+
+/// values[r] = sum over segments of float(sum) * scale, for kCount rows: as DotEnd::kAccumulate, with sums and values in registers.
+template <int kBits, int kWidth, int kCount>
+void accumulate_segments(const SegmentedRows& from, const std::byte* panel, const std::int8_t* const* x, float* const* values) {
+  constexpr int kSteps = 8 / kBits;
+  const cpu::IntegerTask& task = from.task;
+  for (int first = 0; first < kLanes; first += kWidth * kPart) {
+    F total[kCount][kWidth];
+    const std::int8_t* rows[kCount];
+    for (int r = 0; r < kCount; ++r) {
+      rows[r] = x[r];
+      for (int p = 0; p < kWidth; ++p) total[r][p] = set(0.0f);
+    }
+    const std::byte* codes = panel + first * 4;
+    for (std::int64_t segment = 0, group = 0; segment < task.segments; ++segment) {
+      I sum[kCount][kWidth];
+      const std::uint32_t per_sum = kDotOffset - static_cast<std::uint32_t>(task.w_zero);
+      for (int r = 0; r < kCount; ++r)
+        for (int p = 0; p < kWidth; ++p) sum[r][p] = set_lanes(per_sum * static_cast<std::uint32_t>(from.x_sums[r][segment]));
+      const std::int64_t end = group + task.segment_groups < task.groups ? group + task.segment_groups : task.groups;
+      for (; group < end; ++group, codes += kBits * kVectorBytes) {
+        unroll<0, kBits>([&](auto vector) __attribute__((always_inline)) {
+          constexpr int v = decltype(vector)::value;
+          I lanes[kWidth];
+          for (int p = 0; p < kWidth; ++p) lanes[p] = in_register(load_lanes(codes + v * kVectorBytes + p * kPart * 4));
+          unroll<0, kSteps>([&](auto step) __attribute__((always_inline)) {
+            constexpr int j = decltype(step)::value;
+            DotWeight w[kWidth];
+            for (int p = 0; p < kWidth; ++p) w[p] = dot_weight(code_bytes<kBits, j>(lanes[p]));
+            for (int r = 0; r < kCount; ++r) {
+              const DotActivation a = dot_activation(rows[r] + (v * kSteps + j) * 4);
+              for (int p = 0; p < kWidth; ++p) sum[r][p] = dot(sum[r][p], w[p], a);
+            }
+          });
+        });
+        for (int r = 0; r < kCount; ++r) rows[r] += 32;
+      }
+      for (int p = 0; p < kWidth; ++p) {
+        const F scale = load_scales(task.scales, from.scales, from.first_scale + segment * kLanes + first + p * kPart);
+        for (int r = 0; r < kCount; ++r) total[r][p] = fma(to_float(sum[r][p]), scale, total[r][p]);
+      }
+    }
+    for (int r = 0; r < kCount; ++r)
+      for (int p = 0; p < kWidth; ++p) store(values[r] + first + p * kPart, total[r][p]);
+  }
+}
+
+/// For 3 rows or more, kWidth parts at a time; fewer are bound by memory, and read whole vectors of a panel.
+template <int kBits, int kWidth, int kCount = kDotRows>
+bool accumulate_rows(int rows, const SegmentedRows& from, const std::byte* panel, const std::int8_t* const* x, float* const* values) {
+  if constexpr (kCount < 3) {
+    return false;
+  } else {
+    if (rows < kCount) return accumulate_rows<kBits, kWidth, kCount - 1>(rows, from, panel, x, values);
+    accumulate_segments<kBits, kWidth, kCount>(from, panel, x, values);
+    return true;
+  }
+}
 
 /// A panel's codes as bytes, in the order of the packed activations.
 template <int kBits>
@@ -228,10 +299,13 @@ struct IntegerRows {
   const std::byte* packed;
   const std::byte* codes;        // kCodeBits wide
   const IntegerPanel& panel;
+  std::int64_t next_panel;       // bytes from these codes to the next panel's
   std::int32_t* sums;            // [kRows][64]
   float* values;                 // [kRows][64]
 
   void run(std::int64_t first_row, int rows) const {
+    // Each of the first four tiles fetches one of four lines of the next panel, which is most often the next to be multiplied.
+    const std::int64_t tile = (first_row - part.m_begin) / Tile::kRows;
     const auto& task = *reinterpret_cast<const cpu::IntegerTask*>(packed);
     const auto* x = reinterpret_cast<const std::int8_t*>(packed + task.x_offset);
     const auto* x_sums = reinterpret_cast<const std::int32_t*>(packed + task.sums_offset);
@@ -254,12 +328,20 @@ struct IntegerRows {
     if (varies)
       for (int i = 0; i < rows * kLanes; ++i) values[i] = 0.0f;
 
-    for (std::int64_t segment = 0; segment < task.segments; ++segment) {
+    bool done = false;
+    if constexpr (kSegmentParts > 0 && Tile::kEnds)
+      if (is_plainly_segmented(task)) {
+        SegmentedRows from{task, problem.w.scales, panel.first_scale, {}};
+        for (int r = 0; r < Tile::kRows; ++r) from.x_sums[r] = x_sums + row_of(r) * task.segments;
+        done = accumulate_rows<kCodeBits, kSegmentParts>(rows, from, codes, pointers, row_values);
+      }
+    for (std::int64_t segment = 0; segment < task.segments && !done; ++segment) {
       const std::int64_t begin = segment * task.segment_groups;
       const std::int64_t end = begin + task.segment_groups < task.groups ? begin + task.segment_groups : task.groups;
       const std::int64_t block = segment / task.segments_per_w_block * kLanes;
       Segment to;
       to.sums = sums;
+      to.ahead = tile < 4 ? next_panel + tile * 64 : 0;
       if (ends) {
         for (int r = 0; r < Tile::kRows; ++r) {
           row_sums[r] = x_sums + row_of(r) * task.segments + segment;
@@ -319,11 +401,12 @@ void integer_run(const MatmulProblem& problem, const MatmulTile& part, const std
       row += count;
     }
   };
+  const bool in_registers = Tile::kEnds && is_plainly_segmented(task);
   if constexpr (kBits < 8)
-    if (kBits == 3 || part.m_end - part.m_begin > 4 * Tile::kRows) {
+    if (kBits == 3 || (part.m_end - part.m_begin > 4 * Tile::kRows && !in_registers)) {
       std::byte* bytes = scratch + Tile::kRows * kLanes * 8;
       widen_panel<kBits>(codes, task.groups, bytes);
-      return run_rows(IntegerRows<Tile, 8>{problem, part, packed, bytes, panel, sums, values});
+      return run_rows(IntegerRows<Tile, 8>{problem, part, packed, bytes, panel, codes + task.panel_bytes - bytes, sums, values});
     }
-  if constexpr (kBits != 3) run_rows(IntegerRows<Tile, kBits>{problem, part, packed, codes, panel, sums, values});
+  if constexpr (kBits != 3) run_rows(IntegerRows<Tile, kBits>{problem, part, packed, codes, panel, task.panel_bytes, sums, values});
 }

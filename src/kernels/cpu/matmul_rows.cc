@@ -38,7 +38,8 @@ void append_rows(std::vector<MatmulKernel>& rows, Isa isa, const MatmulNames& na
   };
   const auto weight = [&](const char* name, const char* takes, bool (*accepts)(const MatmulProblem&), MatmulRun run) {
     if (run != nullptr)
-      rows.push_back({name, isa, takes, accepts, bodies.float_rows, kPanel, float_packed_bytes, float_begin, float_pack, bodies.float_scratch, run});
+      rows.push_back({name, isa, takes, accepts, bodies.float_rows, kPanel, float_packed_bytes, float_begin, bodies.float_pack,
+                      bodies.float_scratch, run});
   };
   constexpr const char* kDot = "8-bit integer activations, scales per row, tensor or 32 i along k, and panels of integer weights of its width";
   dot(names.dot8, kDot, accepts_dot<8>, bodies.dot8_scratch, bodies.dot8);

@@ -8,6 +8,7 @@
 namespace narrow::cpu {
 
 using MatmulRun = void (*)(const MatmulProblem&, const MatmulTile&, const std::byte* packed, std::byte* scratch);
+using MatmulPack = void (*)(const MatmulProblem&, std::int64_t m_begin, std::int64_t m_end, std::byte* packed);
 using MatmulScratch = std::size_t (*)(const MatmulProblem&);
 
 /// Null: the instruction set has no such body. matmul_bodies.inl fills it.
@@ -15,6 +16,7 @@ struct MatmulBodies {
   MatmulRun fp32 = nullptr, float16 = nullptr, float8 = nullptr, float6 = nullptr, int8 = nullptr;
   MatmulRun int4 = nullptr, int3 = nullptr, code5 = nullptr, code4 = nullptr, code3 = nullptr, code2 = nullptr, code1 = nullptr;
   MatmulRun code4_zero = nullptr, code3_zero = nullptr, code2_zero = nullptr;
+  MatmulPack float_pack = nullptr;
   MatmulScratch float_scratch = nullptr;
   std::int64_t float_rows = 0;
   MatmulRun dot8 = nullptr, dot4 = nullptr, dot3 = nullptr, dot2 = nullptr, dot1 = nullptr;

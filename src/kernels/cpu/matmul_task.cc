@@ -3,6 +3,7 @@
 #include "kernels/cpu/matmul_task.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "format/packing.h"
@@ -43,6 +44,27 @@ float x_scale(const ActivationView& x, std::int64_t row, std::int64_t block) {
   return effective_scale(x.scheme, load_scale_code(x.scales, x.scheme.scale, cell), x.outer_scale);
 }
 
+/// The values of at most 16 codes as whole numbers of -127..127 in a power of two; false where they are none.
+bool set_byte_table(const Format& element, FloatTask& task) {
+  for (float unit = 1.0f; unit >= 0x1p-8f; unit *= 0.5f) {
+    float largest = 0.0f;
+    bool whole = true;
+    for (std::uint32_t code = 0; code < element.code_count(); ++code) {
+      const float steps = task.table[code] / unit;
+      whole = whole && steps == std::nearbyint(steps);
+      largest = std::max(largest, std::fabs(steps));
+    }
+    if (!whole) continue;
+    if (largest > 127.0f) return false;
+    task.byte_offset = static_cast<std::int32_t>(largest);
+    task.byte_unit = unit;
+    for (std::uint32_t i = 0; i < 64; ++i)
+      task.bytes[i] = static_cast<std::uint8_t>(task.table[i & (element.code_count() - 1u)] / unit + largest);
+    return true;
+  }
+  return false;
+}
+
 FloatTask float_task(const MatmulProblem& problem) {
   const Format& element = problem.w.scheme.element;
   FloatTask task;
@@ -66,8 +88,16 @@ FloatTask float_task(const MatmulProblem& problem) {
       if (i < 32) task.table[i] = value;
       task.words[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
     }
-  if (problem.m == 1 && element.bits <= 2 && !problem.w.scheme.asymmetric)
-    task.tables_offset = task.x_offset + align64(problem.m * task.x_stride * 4);
+  const std::int64_t end = task.x_offset + align64(problem.m * task.x_stride * 4);
+  if (problem.m == 1 && element.bits == 8 && element.is_integer() && element.is_signed && task.halves_per_block > 1) {
+    task.digits_offset = end;
+    task.byte_offset = 128;
+  }
+  if (problem.m == 1 && element.bits <= 4 && !problem.w.scheme.asymmetric) {
+    if (element.bits <= 2) task.tables_offset = end;  // a leaf takes one or the other
+    const bool large_blocks = element.bits >= 2 && task.halves_per_block > 1;
+    if ((element.bits == 4 || large_blocks) && set_byte_table(element, task)) task.digits_offset = end;
+  }
   return task;
 }
 
@@ -123,6 +153,25 @@ void pack_codes(const ActivationView& x, std::int64_t row, std::int64_t k, float
     for (std::int64_t i = begin; i < std::min(k, begin + tile); ++i)
       out[i] = dequantize_element(x.scheme, read_code(codes, i, x.scheme.element.bits), scale, zero);
   }
+}
+
+/// Multiplies a row by a power of two so that its products with float codes placed in fp32's fields, 2^-(127 - bias) of their values,
+/// neither overflow nor underflow, and writes the factor that makes up for both; false, with nothing done, where the row's range is too
+/// wide.
+bool normalize_row(float* x, std::int64_t count, float factor, float* row_scale) {
+  std::uint32_t largest = 0, smallest = ~0u;  // magnitudes; of zeros none
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(x[i]) & 0x7FFFFFFFu;
+    largest = std::max(largest, magnitude);
+    smallest = std::min(smallest, magnitude - 1u);
+  }
+  const std::uint32_t field = largest >> 23;
+  if (field < 99 || field > 155 || smallest < (field - 72) << 23) return false;
+  const std::uint32_t shift = 226 - field;  // the largest to 2^99 .. 2^100, the smallest not below 2^27
+  const float scale = std::bit_cast<float>((127u + shift) << 23);
+  for (std::int64_t i = 0; i < count; ++i) x[i] = x[i] * scale;
+  *row_scale = factor / scale;
+  return true;
 }
 
 IntegerTask integer_task(const MatmulProblem& problem) {
@@ -231,7 +280,8 @@ bool accepts_float(const MatmulProblem& problem) {
 std::size_t float_packed_bytes(const MatmulProblem& problem) {
   const FloatTask task = float_task(problem);
   const std::int64_t tables = task.tables_offset == 0 ? 0 : task.groups * problem.w.scheme.element.bits * 8 * 16 * 4;
-  return static_cast<std::size_t>(task.x_offset + align64(problem.m * task.x_stride * 4) + tables);
+  const std::int64_t digits = task.digits_offset == 0 ? 0 : task.groups * kDigitEntries * static_cast<std::int64_t>(sizeof(DigitGroup));
+  return static_cast<std::size_t>(task.x_offset + align64(problem.m * task.x_stride * 4) + tables + digits);
 }
 
 void float_begin(const MatmulProblem& problem, std::byte* packed) {
@@ -239,8 +289,9 @@ void float_begin(const MatmulProblem& problem, std::byte* packed) {
   std::memcpy(packed, &task, sizeof task);
 }
 
-void float_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed) {
-  const FloatTask& task = *reinterpret_cast<const FloatTask*>(packed);
+void float_pack_rows(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed) {
+  FloatTask& task = *reinterpret_cast<FloatTask*>(packed);
+  const Format& element = problem.w.scheme.element;
   for (std::int64_t row = m_begin; row < m_end; ++row) {
     float* out = reinterpret_cast<float*>(packed + task.x_offset) + row * task.x_stride;
     float* row_scale = reinterpret_cast<float*>(packed + task.x_scales_offset) + row;
@@ -251,8 +302,17 @@ void float_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t
       pack_values(problem.x, row, problem.k, out);
     }
     std::fill(out + problem.k, out + task.groups * kGroup, 0.0f);
-    if (task.tables_offset != 0) pack_tables(task, problem.w.scheme.element.bits, out, reinterpret_cast<float*>(packed + task.tables_offset));
+    if (problem.m == 1 && !problem.x.quantized && panels::stored_bits(element) == 8 && element.is_float() && element.exponent_bits <= 5)
+      task.normalized = normalize_row(out, problem.k, task.factor, row_scale);
   }
+}
+
+void float_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed) {
+  float_pack_rows(problem, m_begin, m_end, packed);
+  const FloatTask& task = *reinterpret_cast<const FloatTask*>(packed);
+  if (task.tables_offset == 0) return;
+  const auto* x = reinterpret_cast<const float*>(packed + task.x_offset);
+  pack_tables(task, problem.w.scheme.element.bits, x, reinterpret_cast<float*>(packed + task.tables_offset));
 }
 
 bool accepts_integer(const MatmulProblem& problem, int weight_bits) {

@@ -27,16 +27,33 @@ struct FloatTask {
   std::int64_t x_offset = 0;        ///< of the packed rows, in bytes
   std::int64_t x_scales_offset = 0; ///< one fp32 per row
   std::int64_t tables_offset = 0;   ///< where there are any: sums of activations, see float_pack
+  std::int64_t digits_offset = 0;   ///< where there may be any: DigitGroups of the only row
+  bool has_digits = false;          ///< whether pack could make them: finite values of a common range
   std::int64_t halves_per_block = 0;///< 16 k each; all where the scale does not vary
   PanelScales scales;
   bool has_zero_points = false;
+  bool normalized = false;          ///< the only row is large enough for float codes without `factor`; its scale makes up for both
   float zero = 0.0f;                ///< of symmetric 8-bit integers: 128
   std::uint32_t mask = 0;           ///< of placed float codes: sign, exponent and mantissa bits
   std::uint32_t right_shift = 0;    ///< from the top of a lane to fp32's fields
   float factor = 1.0f;              ///< 2^(127 - bias)
   float table[32] = {};             ///< of codes of at most 5 bits, repeated
   std::uint16_t words[64] = {};     ///< the same of codes of at most 6 bits, as bf16
+  std::uint8_t bytes[64] = {};      ///< with digits_offset: the same of codes of at most 4 bits, value = (byte - byte_offset) * byte_unit;
+                                    ///< codes of int8 are such bytes themselves
+  std::int32_t byte_offset = 0;
+  float byte_unit = 1.0f;
 };
+
+/// 32 activations as whole numbers of 24 bits in a common unit: x = unit (d[0] 2^16 + d[1] 2^8 + d[2]) + what is left, digits of -128..127.
+/// What is left of any of them is at most K 2^-25 of it, or another entry has it: `next`, its index, 0 where there is none.
+struct DigitGroup {
+  std::int8_t digit[8][3][4];       ///< [word of four k, in the order of a leaf's look-ups][digit][k]
+  std::int32_t start[2][3];         ///< -byte_offset times the sum of a digit over the group; over its halves where scales have 16 k
+  float unit[2];                    ///< of d[1], of d[2], times byte_unit
+  std::int32_t next;
+};
+inline constexpr std::int64_t kDigitEntries = 3;  ///< per group at most
 
 /// Integer x integer. Segments are runs of k without a change of scale.
 struct IntegerTask {
@@ -61,7 +78,8 @@ struct IntegerTask {
 bool accepts_float(const MatmulProblem& problem);     ///< panels, not an integer product; any element
 std::size_t float_packed_bytes(const MatmulProblem& problem);
 void float_begin(const MatmulProblem& problem, std::byte* packed);
-/// Rows of fp32. One row against codes of 1 or 2 bits without zero points also has tables[group][vector][nibble][16]: what the 4 or 2
+void float_pack_rows(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed);  ///< rows of fp32
+/// float_pack_rows; one row against codes of 1 or 2 bits without zero points also has tables[group][vector][nibble][16]: what the 4 or 2
 /// codes of that nibble of a lane (kernels/panels.h) and their activations add up to.
 void float_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed);
 

@@ -21,7 +21,6 @@ inline VHalf narrow_half(VF value) { return (VHalf)vcvt_f16_f32((float32x4_t)val
 inline VU widen_bits(VHalf half) { return (VU)vmovl_u16((uint16x4_t)half); }
 inline VHalf narrow_bits(VU lanes) { return (VHalf)vmovn_u32((uint32x4_t)lanes); }
 inline VF multiply_add(VF a, VF b, VF c) { return (VF)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
-inline VF subtract_product(VF a, VF b, VF c) { return (VF)vfmsq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
 
 inline void write_codes(std::uint8_t* to, const VU (&codes)[16], bool /*around_caches*/) {
   for (int i = 0; i < 16; i += 4) {

@@ -22,6 +22,7 @@ constexpr std::int64_t kTilePrefetchBytes = 0;
 
 using Float6Decoder = FloatDecoder<6>;
 
+#include "kernels/cpu/matmul_gemv.inl"
 #include "kernels/cpu/matmul_float.inl"
 #include "kernels/cpu/matmul_integer.inl"
 #include "kernels/cpu/matmul_bodies.inl"

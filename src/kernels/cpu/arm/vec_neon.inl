@@ -93,6 +93,9 @@ inline F look_up32(const I& index, const Table& table) {
 // ---- integer dot products: unsigned weights, signed activations ----
 
 constexpr int kDotRows = 4;
+constexpr bool kDigitRows = false;
+constexpr cpu::MatmulPack kFloatPack = cpu::float_pack;
+constexpr int kSegmentParts = 0;
 constexpr bool kDotLoop = false;
 using DotWeight = I;
 struct DotActivation {

@@ -240,16 +240,27 @@ inline void emit(const QuantizePlan& plan, Scratch& scratch, int count, std::uin
   write_out(to, scratch.packed, bytes, plan.stream);
 }
 
-/// What runs have no clamping for: quotients that are finite and within the codes.
+/// As many of the chunk's codes as its runs make; the rest goes vector by vector.
 template <typename Encoder>
 inline int encode_whole_runs(const QuantizePlan& plan, const float* x, int count, const ChunkDivision& division, bool finite, std::int64_t ahead,
                              bool around_caches, std::uint8_t* codes) {
   using Run = typename RunOf<Encoder>::Type;
-  if constexpr (!__is_same(Run, void)) {
-    if (!finite || division.quotient != Quotient::kReciprocal || !has_runs(plan)) return 0;
-    const Run run(plan.element);
-    return around_caches ? encode_runs<true>(run, x, count, division.scales, ahead, codes) : encode_runs<false>(run, x, count, division.scales, ahead, codes);
-  }
+  using CellRun = typename CellRunOf<Encoder>::Type;
+  if (!finite || division.quotient == Quotient::kDivide || division.scales.access == Access::kExpanded) return 0;
+  if constexpr (!__is_same(Run, void))
+    if (division.quotient == Quotient::kReciprocal && has_runs(plan)) {  // quotients are within the codes
+      const Run run(plan.element);
+      if (around_caches) return encode_runs<true>(run, x, count, division.scales, ahead, codes);
+      return encode_runs<false>(run, x, count, division.scales, ahead, codes);
+    }
+  if constexpr (!__is_same(CellRun, void))
+    if (has_cell_runs(plan)) {
+      const CellRun run(plan);
+      const int whole = count / kRun * kRun;
+      if (division.quotient == Quotient::kMultiply) encode_cells<Quotient::kMultiply>(run, x, whole, division.scales, ahead, codes);
+      else encode_cells<Quotient::kReciprocal>(run, x, whole, division.scales, ahead, codes);
+      return whole;
+    }
   return 0;
 }
 

@@ -67,6 +67,71 @@ inline bool has_runs(const QuantizePlan& plan) {
          plan.scale.rule == ScaleRule::kLargest;
 }
 
+/// FloatRun for scales that were rounded (to fp8, to a power of two): quotients beyond the largest value become it.
+struct ClampedFloatRun {
+  FloatRun run;
+  std::int32_t largest;  ///< fp32 bits
+  explicit ClampedFloatRun(const QuantizePlan& plan) : run(plan.element), largest(__builtin_bit_cast(std::int32_t, plan.scale.largest)) {}
+  VBytes operator()(const VF (&value)[4], const VF (&quotient)[4]) const {
+    VF within[4];
+    for (int i = 0; i < 4; ++i) within[i] = as_float(smaller(magnitude_of(quotient[i]), splat(largest)));
+    return run(value, within);
+  }
+};
+
+/// The elements of MSFP, whose values are multiples of one step: the low byte of |q| + 2^23 steps, which is at most one beyond the largest.
+struct GridRun {
+  float magic;
+  std::uint8_t limit;
+  int sign_shift;  ///< 8 - bits
+  explicit GridRun(const QuantizePlan& plan)
+      : magic(float_of(plan.element.format.subnormal_magic)), limit(static_cast<std::uint8_t>(plan.element.format.limit)),
+        sign_shift(8 - plan.element.bits) {}
+  VBytes operator()(const VF (&value)[4], const VF (&quotient)[4]) const {
+    VU sum[4];
+    for (int i = 0; i < 4; ++i) sum[i] = as_bits(as_float(magnitude_of(quotient[i])) + magic);
+    const VBytes steps = lowest_bytes(sum[0], sum[1], sum[2], sum[3]);
+    const VBytes signs = highest_bytes(value[0], value[1], value[2], value[3]) & std::uint8_t{0x80};
+    return smaller(steps, VBytes{} + limit) | (VBytes)((VL)signs >> sign_shift);
+  }
+};
+
+/// The short way of an encoder through small cells, if it has one.
+template <typename Encoder>
+struct CellRunOf {
+  using Type = void;
+};
+template <>
+struct CellRunOf<FloatEncoder<Rounding::kNearestEven>> {
+  using Type = ClampedFloatRun;
+};
+template <>
+struct CellRunOf<GridEncoder> {
+  using Type = GridRun;
+};
+
+/// Whether a plan's elements have nothing but finite values, which a run keeps within: block formats of few bits.
+inline bool has_cell_runs(const QuantizePlan& plan) {
+  const bool is_small = plan.element.kind == ElementKind::kFloat && plan.element.bits <= 6 && plan.element.format.mantissa_bits > 0;
+  return is_small && (!plan.element.is_even_grid || plan.scale.rule == ScaleRule::kSharedExponent);
+}
+
+/// The codes of `count` values, a multiple of kRun, under the scales of vector i: cell (i + phase) >> shift.
+template <Quotient kQuotient, typename Run>
+inline void encode_cells(const Run run, const float* x, int count, const ChunkScales scales, std::int64_t ahead, std::uint8_t* codes) {
+  for (int i = 0; i < count; i += kRun) {
+    for (int line = 0; line < kRun * 4; line += 64) __builtin_prefetch(reinterpret_cast<const char*>(x + i + ahead) + line, 0, 2);
+    VF value[4], quotient[4];
+    for (int v = 0; v < 4; ++v) {
+      const int cell = (i / kLanes + v + scales.phase) >> scales.shift;
+      value[v] = load<VF>(x + i + v * kLanes);
+      if constexpr (kQuotient == Quotient::kMultiply) quotient[v] = value[v] * scales.factor[cell];
+      else quotient[v] = multiply_add(value[v], splat(scales.factor[cell]), value[v] * scales.low[cell]);
+    }
+    store(codes + i, run(value, quotient));
+  }
+}
+
 /// The codes of `count` values, a multiple of kRun, divided by 1 / (high + low); fetches what lies `ahead`.
 template <bool kStream, typename Run>
 inline void encode_run(const Run run, const float* x, int count, float high, float low, std::int64_t ahead, std::uint8_t* codes) {

@@ -50,13 +50,31 @@ template <bool kWithRange>
 inline RunStats run_stats(const float* x, int count) {
   const int vectors = count / kLanes, rest = count % kLanes;
   VF low = splat(0.0f), high = low;
-  VI largest = largest_magnitude(x, vectors);
+  VI largest = splat(0);
   if constexpr (kWithRange) {
-    for (int i = 0; i < vectors; ++i) {
+    VF second_low = low, second_high = low;
+    VI second_largest = largest;
+    int i = 0;
+    for (; i + 2 <= vectors; i += 2) {
+      const VF first = load<VF>(x + i * kLanes), second = load<VF>(x + (i + 1) * kLanes);
+      largest = larger(largest, magnitude_of(first));
+      second_largest = larger(second_largest, magnitude_of(second));
+      low = smaller(first, low);
+      second_low = smaller(second, second_low);
+      high = larger(first, high);
+      second_high = larger(second, second_high);
+    }
+    if (i < vectors) {
       const VF value = load<VF>(x + i * kLanes);
+      largest = larger(largest, magnitude_of(value));
       low = smaller(value, low);
       high = larger(value, high);
     }
+    largest = larger(largest, second_largest);
+    low = smaller(second_low, low);
+    high = larger(second_high, high);
+  } else {
+    largest = largest_magnitude(x, vectors);
   }
   if (rest != 0) {
     float padded[kLanes] = {};

@@ -10,9 +10,10 @@ struct DotLoopTask {
 };
 static_assert(offsetof(DotLoopTask, end) == 48 && offsetof(DotLoopTask, starts) == 56);
 
+/// Fetches the line `ahead` bytes after the first of every four that it reads.
 /// sum[r] = starts[r] + sum over k in [begin, end) of x[r][k] w[k][64]; begin < end are multiples of 4, w points at k = begin.
 [[gnu::always_inline]] inline void dot_loop(const std::byte* w, const std::int8_t* const* x, std::int64_t begin, std::int64_t end,
-                                            const std::int32_t* starts, I (&sum)[6][4]) {
+                                            const std::int32_t* starts, std::int64_t ahead, I (&sum)[6][4]) {
   DotLoopTask task;
   for (int r = 0; r < 6; ++r) {
     task.x[r] = x[r];
@@ -36,6 +37,7 @@ static_assert(offsetof(DotLoopTask, end) == 48 && offsetof(DotLoopTask, starts) 
       "vpbroadcastd 76(%[task]), %[s50]; vpbroadcastd 76(%[task]), %[s51]\n"
       "vpbroadcastd 76(%[task]), %[s52]; vpbroadcastd 76(%[task]), %[s53]\n"
       "1:\n"
+      "prefetcht1 (%[w],%[ahead])\n"
       "vmovdqu64 0(%[w]), %%zmm27; vmovdqu64 64(%[w]), %%zmm28; vmovdqu64 128(%[w]), %%zmm29; vmovdqu64 192(%[w]), %%zmm30\n"
       "vpbroadcastd (%%r8,%[k]), %%zmm31; vpdpbusd %%zmm31, %%zmm27, %[s00]; vpdpbusd %%zmm31, %%zmm28, %[s01]\n"
       "vpdpbusd %%zmm31, %%zmm29, %[s02]; vpdpbusd %%zmm31, %%zmm30, %[s03]\n"
@@ -57,6 +59,6 @@ static_assert(offsetof(DotLoopTask, end) == 48 && offsetof(DotLoopTask, starts) 
         [s30] "=&v"(sum[3][0]), [s31] "=&v"(sum[3][1]), [s32] "=&v"(sum[3][2]), [s33] "=&v"(sum[3][3]),
         [s40] "=&v"(sum[4][0]), [s41] "=&v"(sum[4][1]), [s42] "=&v"(sum[4][2]), [s43] "=&v"(sum[4][3]),
         [s50] "=&v"(sum[5][0]), [s51] "=&v"(sum[5][1]), [s52] "=&v"(sum[5][2]), [s53] "=&v"(sum[5][3])
-      : [task] "r"(&task)
+      : [task] "r"(&task), [ahead] "r"(ahead)
       : "cc", "memory", "r8", "r9", "r10", "r11", "r12", "r13", "xmm27", "xmm28", "xmm29", "xmm30", "xmm31");
 }

@@ -21,7 +21,6 @@ inline VHalf narrow_half(VF value) { return (VHalf)_mm256_cvtps_ph((__m256)value
 inline VU widen_bits(VHalf half) { return (VU)_mm256_cvtepu16_epi32((__m128i)half); }
 inline VHalf narrow_bits(VU lanes) { return __builtin_convertvector(lanes, VHalf); }
 inline VF multiply_add(VF a, VF b, VF c) { return (VF)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
-inline VF subtract_product(VF a, VF b, VF c) { return (VF)_mm256_fnmadd_ps((__m256)a, (__m256)b, (__m256)c); }
 
 /// 32 codes: the packs work within 128-bit halves, one permutation puts the 32-bit groups in order.
 inline __m256i pack_codes(const VU* codes) {

@@ -21,13 +21,21 @@ inline VHalf narrow_half(VF value) { return (VHalf)_mm512_maskz_cvtps_ph(0xFFFF,
 inline VU widen_bits(VHalf half) { return (VU)_mm512_maskz_cvtepu16_epi32(0xFFFF, (__m256i)half); }
 inline VHalf narrow_bits(VU lanes) { return (VHalf)_mm512_maskz_cvtepi32_epi16(0xFFFF, (__m512i)lanes); }
 inline VF multiply_add(VF a, VF b, VF c) { return (VF)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
-inline VF subtract_product(VF a, VF b, VF c) { return (VF)_mm512_fnmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+
+/// Where the low bytes of 32 lanes lie in two vectors.
+struct LowBytes {
+  alignas(64) std::uint8_t at[64];
+  constexpr LowBytes() : at{} {
+    for (int i = 0; i < 64; ++i) at[i] = static_cast<std::uint8_t>(4 * (i % 32));
+  }
+};
+constexpr LowBytes kLowBytes;
 
 inline void write_codes(std::uint8_t* to, const VU (&codes)[4], bool around_caches) {
-  __m512i all = _mm512_castsi128_si512(_mm512_cvtepi32_epi8((__m512i)codes[0]));
-  all = _mm512_inserti32x4(all, _mm512_cvtepi32_epi8((__m512i)codes[1]), 1);
-  all = _mm512_inserti32x4(all, _mm512_cvtepi32_epi8((__m512i)codes[2]), 2);
-  all = _mm512_inserti32x4(all, _mm512_cvtepi32_epi8((__m512i)codes[3]), 3);
+  const __m512i low = _mm512_load_si512(kLowBytes.at);
+  const __m512i first = _mm512_permutex2var_epi8((__m512i)codes[0], low, (__m512i)codes[1]);
+  const __m512i second = _mm512_permutex2var_epi8((__m512i)codes[2], low, (__m512i)codes[3]);
+  const __m512i all = _mm512_inserti64x4(first, _mm512_castsi512_si256(second), 1);
   if (around_caches && reinterpret_cast<std::uintptr_t>(to) % 64 == 0) {
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to), all);
   } else {

@@ -82,6 +82,9 @@ inline F look_up32(I index, const Table& table) {
 // ---- integer dot products: vpmaddubsw would saturate (2 * 255 * 127 > 32767), so bytes widen to 16 bits, even and odd ones apart ----
 
 constexpr int kDotRows = 3;
+constexpr bool kDigitRows = false;
+constexpr cpu::MatmulPack kFloatPack = cpu::float_pack;
+constexpr int kSegmentParts = 0;
 constexpr bool kDotLoop = false;
 constexpr std::uint32_t kDotOffset = 0;  // subtracted from weights before the product
 struct DotWeight {
