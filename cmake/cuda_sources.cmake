@@ -1,13 +1,15 @@
 # The CUDA half of the device layer and the GPU kernels, or the stub in their place.
-target_sources(narrow PRIVATE ops/cuda_fused.cc ops/cuda_int8_matmul.cc ops/cuda_matmul.cc ops/cuda_quantize.cc ops/cuda_training.cc
+target_sources(narrow PRIVATE ops/cuda_binary.cc ops/cuda_fused.cc ops/cuda_int8_matmul.cc ops/cuda_matmul.cc ops/cuda_quantize.cc ops/cuda_training.cc
   ops/cuda_weights.cc)
 if(NOT NARROW_WITH_CUDA)
-  target_sources(narrow PRIVATE device/cuda_stub.cc kernels/cuda_stub.cc kernels/cuda_fused_stub.cc kernels/cuda_matmul_stub.cc
+  target_sources(narrow PRIVATE device/cuda_stub.cc kernels/cuda_stub.cc kernels/cuda_binary_stub.cc kernels/cuda_fused_stub.cc kernels/cuda_matmul_stub.cc
     kernels/cuda_weights_stub.cc)
   return()
 endif()
 target_sources(narrow PRIVATE
   device/cuda/runtime.cc
+  kernels/cuda/bit_prepare.cu
+  kernels/cuda/bit_product_any.cu
   kernels/cuda/dequantize.cu
   kernels/cuda/dequantize_generic.cu
   kernels/cuda/elementwise.cu
@@ -26,6 +28,7 @@ target_sources(narrow PRIVATE
   kernels/cuda/quantize_resident.cu
   kernels/cuda/quantize_rows.cu
   kernels/cuda/quantize_tensor.cu
+  kernels/cuda/sm90/bit_plan.cc
   kernels/cuda/sm90/byte_plan.cc
   kernels/cuda/tables.cc
   kernels/cuda/sm90/weight_plan.cc
@@ -40,6 +43,7 @@ target_link_libraries(narrow PRIVATE CUDA::cudart_static)
 
 # Hopper's own kernels: one target (wgmma and setmaxnreg exist in sm_90a alone), fp8 products in the compiler's own contraction.
 add_library(narrow_sm90 OBJECT
+  kernels/cuda/sm90/bit_launch.cu
   kernels/cuda/sm90/byte_launch.cu
   kernels/cuda/sm90/few_rows.cu
   kernels/cuda/sm90/fp8_other.cu

@@ -1,0 +1,129 @@
+#pragma once
+/// From popcounts in a warpgroup's registers to D: sums, scales, conversion, stores.
+
+#include "kernels/cuda/byte_finish.cuh"
+#include "kernels/cuda/sm90/bit_tile.cuh"
+
+namespace narrow::cuda::sm90 {
+
+/// 1.5 * 2^23: an integer of magnitude below 2^22 added to its bits gives the float that is that much larger.
+constexpr float kFloatOfInteger = 12582912.0f;
+constexpr int kBitsOfFloat = 0x4B400000;
+
+/// The values of kSums of a thread's popcounts (as bits of int32 where D is that): rows `row` and row + 8 of the tile, columns from `column`
+/// on, two neighbours every eight.  value = float(4 popcount + offsets + k) * (scale_a * scale_b)
+template <int kSums>
+__device__ inline void finish_bits(const BitParams& p, const BitTerm* rows, const BitTerm* columns, const int* popcounts, float (&v)[kSums],
+                                   int row, int column) {
+  const bool integers = p.epilogue.out == DType::kI32;
+  const BitTerm of_row[2] = {rows[row], rows[row + 8]};
+  const int base = p.k + (integers ? 0 : kBitsOfFloat), offset[2] = {of_row[0].offset + base, of_row[1].offset + base};
+#pragma unroll
+  for (int i = 0; i < kSums; i += 4) {
+    const int4 of_columns = *reinterpret_cast<const int4*>(columns + column + i * 2);  // two terms
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int sum = 4 * popcounts[i + j] + (offset[j / 2] + (j % 2 == 0 ? of_columns.x : of_columns.z));
+      const float scale = __fmul_rn(of_row[j / 2].scale, __int_as_float(j % 2 == 0 ? of_columns.y : of_columns.w));
+      v[i + j] = integers ? __int_as_float(sum) : __fmul_rn(__fadd_rn(__int_as_float(sum), -kFloatOfInteger), scale);
+    }
+  }
+}
+
+/// The place of byte `byte` of row `r` of a box: chunks of 16 bytes are exchanged so that eight rows touch all banks.
+__device__ inline std::uint32_t place_in_bit_box(const std::byte* box, int r, int byte) {
+  return shared_address(box) + r * 128 + (byte ^ (r % 8 * 16));
+}
+
+/// Two values to 16 bits each; beyond fp16's range its largest.
+__device__ inline std::uint32_t pack_two(bool half, float low, float high) {
+  std::uint32_t result;
+  if (half)
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  return result;
+}
+
+/// A warp's 16 rows x kSums * 2 columns, 128 bytes in a row, into a box.
+template <int kElementBytes, int kSums>
+__device__ inline void stage_bits(bool half, const float (&v)[kSums], std::byte* box) {
+  static_assert(kSums * 2 * kElementBytes == 128);
+  const int lane = thread_here() % 32;
+  if constexpr (kElementBytes == 2) {
+    const int r = lane % 8 + lane / 8 % 2 * 8;
+#pragma unroll
+    for (int q = 0; q < kSums / 8; ++q) {
+      const float* s = v + q * 8;
+      store_matrices(place_in_bit_box(box, r, q * 32 + lane / 16 * 16), pack_two(half, s[0], s[1]), pack_two(half, s[2], s[3]),
+                     pack_two(half, s[4], s[5]), pack_two(half, s[6], s[7]));
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kSums / 2; ++i)
+      store_shared(place_in_bit_box(box, lane / 4 + i % 2 * 8, i / 2 * 32 + lane % 4 * 8), v[i * 2], v[i * 2 + 1]);
+  }
+}
+
+/// A warp's part of a tile by tensor copies, box by box (`boxes` so far) through the warp's staging memory, which earlier copies may still
+/// be reading.
+template <class T, int kElementBytes>
+__device__ inline void store_boxes(const BitParams& p, const CUtensorMap& d, const BitShared<T>& shared, int slot,
+                                   const int (&popcounts)[T::kCount], int row, int column, unsigned& boxes) {
+  constexpr int kSums = 64 / kElementBytes;
+  const int thread = thread_here(), lane = thread % 32, warp = thread / 32;
+  std::byte* const staging = shared.staging + warp * T::kBoxes * T::kBoxBytes;
+#pragma unroll
+  for (int from = 0; from < T::kCount; from += kSums) {
+    std::byte* const box = staging + boxes++ % T::kBoxes * T::kBoxBytes;
+    float v[kSums];
+    finish_bits(p, shared.row_terms(slot), shared.column_terms(slot), popcounts + from, v, warp * 16 + lane / 4, from * 2 + lane % 4 * 2);
+    if (lane == 0) wait_stores_read<T::kBoxes - 1>();
+    __syncwarp();
+    stage_bits<kElementBytes>(p.epilogue.out == DType::kF16, v, box);
+    fence_shared_for_copies();
+    __syncwarp();
+    if (lane == 0) {
+      copy_box_out(d, column + from * 2, row + warp * 16, box);
+      commit_stores();
+    }
+  }
+}
+
+/// Any epilogue and alignment: popcounts through the warp's shared memory, then a row of 32 columns at a time. The parts are a loop, so that
+/// its code is there once.
+template <class T>
+__device__ inline void store_bits_any(const BitParams& p, const BitShared<T>& shared, int slot, const int (&popcounts)[T::kCount], int row,
+                                      int column) {
+  const int thread = thread_here(), lane = thread % 32, warp = thread / 32;
+  int* const values = reinterpret_cast<int*>(shared.staging + warp * T::kBoxes * T::kBoxBytes);  // [16][32], columns exchanged
+#pragma unroll 1
+  for (int part = 0; part < T::kCount / 16; ++part) {
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < T::kCount; ++i) {
+      const int r = lane / 4 + i / 2 % 2 * 8, c = i / 4 % 4 * 8 + lane % 4 * 2 + i % 2;
+      if (i / 16 == part) values[r * 32 + (c ^ (r % 8 * 4))] = popcounts[i];
+    }
+    __syncwarp();
+    const int inside = part * 32 + lane, c = column + inside;
+    const BitTerm of_column = shared.column_terms(slot)[inside];
+#pragma unroll 1
+    for (int r = 0; r < 16; ++r) {
+      const int d_row = row + warp * 16 + r;
+      if (d_row >= p.m || c >= p.n) continue;
+      const BitTerm of_row = shared.row_terms(slot)[warp * 16 + r];
+      const int sum = 4 * values[r * 32 + (lane ^ (r % 8 * 4))] + of_row.offset + of_column.offset + p.k;
+      const std::int64_t at = d_row * p.pitch + c;
+      if (p.epilogue.out == DType::kI32) {
+        static_cast<int*>(p.d)[at] = sum;
+      } else {
+        const float v = __fmul_rn(__int2float_rn(sum), __fmul_rn(of_row.scale, of_column.scale));
+        store_converted(p.epilogue, p.d, finish_value(p.epilogue, p.d, v, c, at, std::int64_t{d_row} * p.n + c), at);
+      }
+    }
+  }
+  __syncwarp();
+}
+
+}  // namespace narrow::cuda::sm90
