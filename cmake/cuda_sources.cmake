@@ -1,9 +1,9 @@
 # The CUDA half of the device layer and the GPU kernels, or the stub in their place.
-target_sources(narrow PRIVATE ops/cuda_binary.cc ops/cuda_fused.cc ops/cuda_int8_matmul.cc ops/cuda_matmul.cc ops/cuda_quantize.cc ops/cuda_training.cc
-  ops/cuda_weights.cc)
+target_sources(narrow PRIVATE ops/cuda_binary.cc ops/cuda_fused.cc ops/cuda_int8_matmul.cc ops/cuda_matmul.cc ops/cuda_msfp.cc ops/cuda_quantize.cc
+  ops/cuda_training.cc ops/cuda_weights.cc)
 if(NOT NARROW_WITH_CUDA)
   target_sources(narrow PRIVATE device/cuda_stub.cc kernels/cuda_stub.cc kernels/cuda_binary_stub.cc kernels/cuda_fused_stub.cc kernels/cuda_matmul_stub.cc
-    kernels/cuda_weights_stub.cc)
+    kernels/cuda_msfp_stub.cc kernels/cuda_weights_stub.cc)
   return()
 endif()
 target_sources(narrow PRIVATE
@@ -23,6 +23,8 @@ target_sources(narrow PRIVATE
   kernels/cuda/int8_product_any.cu
   kernels/cuda/int8_product_mma.cu
   kernels/cuda/layout.cu
+  kernels/cuda/msfp_prepare.cu
+  kernels/cuda/msfp_product_any.cu
   kernels/cuda/quantize_blocks.cu
   kernels/cuda/quantize_generic.cu
   kernels/cuda/quantize_resident.cu
@@ -49,6 +51,7 @@ add_library(narrow_sm90 OBJECT
   kernels/cuda/sm90/fp8_other.cu
   kernels/cuda/sm90/fp8_tile_scaled.cu
   kernels/cuda/sm90/int8.cu
+  kernels/cuda/sm90/msfp_launch.cu
   kernels/cuda/sm90/weight_instances/any_fp4.cu
   kernels/cuda/sm90/weight_instances/any_fp5.cu
   kernels/cuda/sm90/weight_instances/any_fp6.cu

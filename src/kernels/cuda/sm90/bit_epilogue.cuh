@@ -30,41 +30,6 @@ __device__ inline void finish_bits(const BitParams& p, const BitTerm* rows, cons
   }
 }
 
-/// The place of byte `byte` of row `r` of a box: chunks of 16 bytes are exchanged so that eight rows touch all banks.
-__device__ inline std::uint32_t place_in_bit_box(const std::byte* box, int r, int byte) {
-  return shared_address(box) + r * 128 + (byte ^ (r % 8 * 16));
-}
-
-/// Two values to 16 bits each; beyond fp16's range its largest.
-__device__ inline std::uint32_t pack_two(bool half, float low, float high) {
-  std::uint32_t result;
-  if (half)
-    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
-  else
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
-  return result;
-}
-
-/// A warp's 16 rows x kSums * 2 columns, 128 bytes in a row, into a box.
-template <int kElementBytes, int kSums>
-__device__ inline void stage_bits(bool half, const float (&v)[kSums], std::byte* box) {
-  static_assert(kSums * 2 * kElementBytes == 128);
-  const int lane = thread_here() % 32;
-  if constexpr (kElementBytes == 2) {
-    const int r = lane % 8 + lane / 8 % 2 * 8;
-#pragma unroll
-    for (int q = 0; q < kSums / 8; ++q) {
-      const float* s = v + q * 8;
-      store_matrices(place_in_bit_box(box, r, q * 32 + lane / 16 * 16), pack_two(half, s[0], s[1]), pack_two(half, s[2], s[3]),
-                     pack_two(half, s[4], s[5]), pack_two(half, s[6], s[7]));
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kSums / 2; ++i)
-      store_shared(place_in_bit_box(box, lane / 4 + i % 2 * 8, i / 2 * 32 + lane % 4 * 8), v[i * 2], v[i * 2 + 1]);
-  }
-}
-
 /// A warp's part of a tile by tensor copies, box by box (`boxes` so far) through the warp's staging memory, which earlier copies may still
 /// be reading.
 template <class T, int kElementBytes>
@@ -72,15 +37,15 @@ __device__ inline void store_boxes(const BitParams& p, const CUtensorMap& d, con
                                    const int (&popcounts)[T::kCount], int row, int column, unsigned& boxes) {
   constexpr int kSums = 64 / kElementBytes;
   const int thread = thread_here(), lane = thread % 32, warp = thread / 32;
-  std::byte* const staging = shared.staging + warp * T::kBoxes * T::kBoxBytes;
+  std::byte* const staging = shared.staging + warp * T::kBoxes * kOutputBoxBytes;
 #pragma unroll
   for (int from = 0; from < T::kCount; from += kSums) {
-    std::byte* const box = staging + boxes++ % T::kBoxes * T::kBoxBytes;
+    std::byte* const box = staging + boxes++ % T::kBoxes * kOutputBoxBytes;
     float v[kSums];
     finish_bits(p, shared.row_terms(slot), shared.column_terms(slot), popcounts + from, v, warp * 16 + lane / 4, from * 2 + lane % 4 * 2);
     if (lane == 0) wait_stores_read<T::kBoxes - 1>();
     __syncwarp();
-    stage_bits<kElementBytes>(p.epilogue.out == DType::kF16, v, box);
+    fill_output_box<kElementBytes>(p.epilogue.out == DType::kF16, v, box);
     fence_shared_for_copies();
     __syncwarp();
     if (lane == 0) {
@@ -96,7 +61,7 @@ template <class T>
 __device__ inline void store_bits_any(const BitParams& p, const BitShared<T>& shared, int slot, const int (&popcounts)[T::kCount], int row,
                                       int column) {
   const int thread = thread_here(), lane = thread % 32, warp = thread / 32;
-  int* const values = reinterpret_cast<int*>(shared.staging + warp * T::kBoxes * T::kBoxBytes);  // [16][32], columns exchanged
+  int* const values = reinterpret_cast<int*>(shared.staging + warp * T::kBoxes * kOutputBoxBytes);  // [16][32], columns exchanged
 #pragma unroll 1
   for (int part = 0; part < T::kCount / 16; ++part) {
     __syncwarp();

@@ -1,12 +1,11 @@
 /// The listed Hopper kernels of products of bits: from a problem to a launch.
 
-#include <cudaTypedefs.h>
-
 #include <algorithm>
 #include <cstdlib>
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/sm90/bit_product.cuh"
+#include "kernels/cuda/sm90/tensor_map.h"
 
 namespace narrow::cuda {
 namespace {
@@ -29,44 +28,21 @@ const BitInstance kInstances[] = {instance<BitTile<256, 4, 2, 1>>(), instance<Bi
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
-/// cuTensorMapEncodeTiled, from the driver that is there: the library does not link it.
-PFN_cuTensorMapEncodeTiled_v12000 encoder() {
-  static const PFN_cuTensorMapEncodeTiled_v12000 function = [] {
-    void* address = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &found) != cudaSuccess)
-      return PFN_cuTensorMapEncodeTiled_v12000{};
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(address);
-  }();
-  return function;
-}
-
-/// A matrix of `rows` rows of `columns` elements, `pitch` bytes apart, copied in boxes of 128 bytes x box_rows.
-bool encode_map(CUtensorMap& map, const void* data, int element_bytes, std::int64_t columns, std::int64_t rows, std::int64_t pitch, int box_rows) {
-  const CUtensorMapDataType type = element_bytes == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                                   : element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
-                                                        : CU_TENSOR_MAP_DATA_TYPE_UINT32;
-  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)}, strides[1] = {static_cast<cuuint64_t>(pitch)};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(128 / element_bytes), static_cast<cuuint32_t>(box_rows)}, steps[2] = {1, 1};
-  return encoder()(&map, type, 2, const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
 }  // namespace
 
 int launch_bit_product(const BitProblem& problem, int config, Stream stream) {
   if (problem.m == 0 || problem.n == 0) return cudaSuccess;
   const BitConfig& c = bit_configs()[static_cast<std::size_t>(config)];
   const BitInstance& instance = kInstances[config];
-  if (encoder() == nullptr) return cudaErrorNotSupported;
+  if (tensor_map_encoder() == nullptr) return cudaErrorNotSupported;
   const ByteEpilogue& e = problem.epilogue;
   const int element_bytes = e.out == DType::kF32 || e.out == DType::kI32 ? 4 : 2, k_bytes = ceil_div(problem.k, 8);
   const bool aligned = reinterpret_cast<std::uintptr_t>(problem.d) % 16 == 0 && problem.d_pitch * element_bytes % 16 == 0;
   const bool boxed = aligned && e.bias == nullptr && e.residual == nullptr && e.activation == Activation::kNone;
   CUtensorMap a{}, b{}, d{};
-  if (!encode_map(a, problem.a, 1, k_bytes, problem.m, problem.a_pitch, c.tile_m) ||
-      !encode_map(b, problem.b, 1, k_bytes, problem.n, problem.b_pitch, c.tile_n / c.cluster) ||
-      (boxed && !encode_map(d, problem.d, element_bytes, problem.n, problem.m, problem.d_pitch * element_bytes, 16)))
+  if (!encode_matrix_map(a, {problem.a, 1, k_bytes, problem.m, problem.a_pitch, 128, c.tile_m}) ||
+      !encode_matrix_map(b, {problem.b, 1, k_bytes, problem.n, problem.b_pitch, 128, c.tile_n / c.cluster}) ||
+      (boxed && !encode_matrix_map(d, {problem.d, element_bytes, problem.n, problem.m, problem.d_pitch * element_bytes, 128, 16})))
     return cudaErrorInvalidValue;
 
   BitParams params{};

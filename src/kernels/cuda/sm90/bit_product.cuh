@@ -18,8 +18,8 @@ namespace narrow::cuda::sm90 {
 /// The producer: one thread.
 template <class T>
 __device__ void produce_bits(const BitParams& p, const CUtensorMap& a, const CUtensorMap& b, const BitShared<T>& shared, int worker, int rank) {
-  BitRing<T::kStages> at;
-  BitRing<T::kTerms> terms;
+  Ring<T::kStages> at;
+  Ring<T::kTerms> terms;
   wait_for_earlier_kernels();
   for (int tile = worker; tile < p.tiles; tile += p.workers) {
     const int2 place = place_of_bits<T>(p, tile, rank);
@@ -52,8 +52,8 @@ template <class T>
 __device__ void consume_bits(const BitParams& p, const CUtensorMap& d, const BitShared<T>& shared, int worker, int rank) {
   const int lane = static_cast<int>(threadIdx.x) % 32, group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);
   const std::uint32_t first_a = operand_word(shared_address(shared.a(0)) + group * 64 * 128), first_b = operand_word(shared_address(shared.b(0)));
-  BitRing<T::kStages> at;
-  BitRing<T::kTerms> terms;
+  Ring<T::kStages> at;
+  Ring<T::kTerms> terms;
   unsigned turns = 0, boxes = 0;
   int popcounts[T::kCount];
 #pragma unroll
@@ -88,7 +88,7 @@ __device__ void consume_bits(const BitParams& p, const CUtensorMap& d, const Bit
       issue(at.slot, block > 0);
 #pragma unroll 1
       for (++block; block < end; ++block) {
-        BitRing<T::kStages> next = at;
+        Ring<T::kStages> next = at;
         next.advance();
         shared.full[next.slot].wait(next.parity);
         issue(next.slot, true);

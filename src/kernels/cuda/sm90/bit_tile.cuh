@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "kernels/cuda/bit_product.h"
+#include "kernels/cuda/sm90/output_box.cuh"
 #include "kernels/cuda/sm90/ptx.cuh"
+#include "kernels/cuda/sm90/ring.cuh"
 
 namespace narrow::cuda::sm90 {
 
@@ -16,10 +18,9 @@ struct BitTile {
   static constexpr int kCount = kTileN / 2;  ///< sums of a thread
   static constexpr int kBytesA = kTileM * 128, kBytesB = kTileN * 128, kStageBytes = kBytesA + kBytesB;
   static constexpr int kBoxes = kBoxes_;  ///< boxes of D, 16 rows x 128 bytes, that a warp has staged at once
-  static constexpr int kBoxBytes = 16 * 128;
   static constexpr int kTerms = 2;  ///< tiles whose terms are there at once
   static constexpr int kTermBytes = (kTileM + kTileN) * static_cast<int>(sizeof(BitTerm));
-  static constexpr int kShared = 1024 + kStages * kStageBytes + kConsumers * 4 * kBoxes * kBoxBytes + kTerms * kTermBytes +
+  static constexpr int kShared = 1024 + kStages * kStageBytes + kConsumers * 4 * kBoxes * kOutputBoxBytes + kTerms * kTermBytes +
                                  (2 * kStages + 2 * kTerms + kConsumers) * static_cast<int>(sizeof(Barrier));
   static_assert(kTileN % 64 == 0 && kTileN <= 256 && kShared <= 232448);
 };
@@ -53,7 +54,7 @@ struct BitShared {
   __device__ explicit BitShared(std::byte* memory) {
     tiles = memory + (1024 - shared_address(memory) % 1024) % 1024;
     staging = tiles + T::kStages * T::kStageBytes;
-    terms = staging + T::kConsumers * 4 * T::kBoxes * T::kBoxBytes;
+    terms = staging + T::kConsumers * 4 * T::kBoxes * kOutputBoxBytes;
     full = reinterpret_cast<Barrier*>(terms + T::kTerms * T::kTermBytes);
     empty = full + T::kStages;
     terms_full = empty + T::kStages;
@@ -64,16 +65,6 @@ struct BitShared {
   __device__ std::byte* b(int stage) const { return tiles + stage * T::kStageBytes + T::kBytesA; }
   __device__ BitTerm* row_terms(int slot) const { return reinterpret_cast<BitTerm*>(terms + slot * T::kTermBytes); }
   __device__ BitTerm* column_terms(int slot) const { return row_terms(slot) + T::kTileM; }
-};
-
-/// A place in a ring.
-template <int kSlots>
-struct BitRing {
-  int slot = 0;
-  unsigned parity = 0;
-  __device__ void advance() {
-    if (++slot == kSlots) slot = 0, parity ^= 1u;
-  }
 };
 
 /// The first row and column of D of this thread block's part of a tile: bands of `band` tiles along m, and inside a band m first.

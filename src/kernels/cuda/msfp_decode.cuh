@@ -1,0 +1,50 @@
+#pragma once
+/// Prepared MSFP codes as pairs of bf16. All values are halved: 2^e then never overflows on the way, and 2^(e - 7) is a bf16, so that
+///   half a value = (2^7 + magnitude) * 2^(e - 7) - 2^e     (of 4-bit codes 2^3 and e - 3)
+/// is one exact fma. Four codes of a box, 4q .. 4q + 3, give the pairs (4q, 4q + 2) and (4q + 1, 4q + 3), which need no byte permutation; a
+/// decoded box is the four first pairs and then the four second ones. Both operands of a product have the same order.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace narrow::cuda {
+
+struct MsfpFactors {
+  std::uint32_t scale, minus;  ///< 2^(e - 7) or 2^(e - 3), and -2^e, in both halves
+};
+
+/// Of box `box` (0 .. 3) of a word of exponents.
+template <int kBits>
+__device__ inline MsfpFactors msfp_factors(std::uint32_t exponents, int box) {
+  const std::uint32_t moved = box == 3 ? exponents >> 1 : exponents << (23 - 8 * box);
+  const std::uint32_t minus = (moved & 0x7F800000u) | 0x80000000u;
+  constexpr float kRatio = kBits == 8 ? -0x1p-7f : -0x1p-3f;
+  const std::uint32_t scale = __float_as_uint(__fmul_rn(__uint_as_float(minus), kRatio));
+  return {__byte_perm(scale, scale, 0x3232), __byte_perm(minus, minus, 0x3232)};
+}
+
+__device__ inline std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+  std::uint32_t d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
+struct MsfpPairs {
+  std::uint32_t first, second;
+};
+
+/// Four codes: the bytes of a word, or the nibbles of its low half.
+template <int kBits>
+__device__ inline MsfpPairs msfp_pairs(std::uint32_t codes, const MsfpFactors& f) {
+  if constexpr (kBits == 8) {
+    const std::uint32_t first = (codes & 0x007F007Fu) | 0x43004300u, second = ((codes >> 8) & 0x007F007Fu) | 0x43004300u;
+    return {fma_bf16x2(first, f.scale, f.minus) ^ ((codes << 8) & 0x80008000u), fma_bf16x2(second, f.scale, f.minus) ^ (codes & 0x80008000u)};
+  } else {
+    const std::uint32_t x = __byte_perm(codes, 0u, 0x4140);
+    const std::uint32_t first = ((x << 4) & 0x00700070u) | 0x41004100u, second = (x & 0x00700070u) | 0x41004100u;
+    return {fma_bf16x2(first, f.scale, f.minus) ^ ((x << 12) & 0x80008000u), fma_bf16x2(second, f.scale, f.minus) ^ ((x << 8) & 0x80008000u)};
+  }
+}
+
+}  // namespace narrow::cuda
