@@ -1,6 +1,6 @@
 /// Products of +-1 on the GPU, beside int8 by cuBLASLt and the rate of the instruction itself, in the same run.
-///   bench_cuda_binary [--json FILE] [--kernels TEXT] [--quick]
-/// --kernels: every configuration whose name contains the text, too.
+///   bench_cuda_binary [--json FILE] [--only cubes|pack|small|conv] [--kernels TEXT] [--quick]
+/// --kernels: every configuration of the cubes whose name contains the text, too.
 /// Inputs are random and rotate beyond the second-level cache; calls are captured into a graph and its replays timed with events; medians.
 /// TOP/s are 2 m n k / time.
 
@@ -85,7 +85,7 @@ std::vector<Row> rows;
 
 void report(const std::string& name, const std::string& shape, double microseconds, double operations) {
   rows.push_back({name, shape, microseconds, operations / microseconds * 1e-6});
-  std::printf("%-44s %-20s %9.2f us %8.0f TOP/s\n", name.c_str(), shape.c_str(), microseconds, rows.back().tops);
+  std::printf("%-44s %-24s %9.2f us %8.0f TOP/s\n", name.c_str(), shape.c_str(), microseconds, rows.back().tops);
   std::fflush(stdout);
 }
 
@@ -180,7 +180,7 @@ void bench_pack(cuda::Stream stream, int rounds) {
     }
     bench::TimedGraph timed(stream, [&](std::size_t i) { cuda::quantize(x[i], q[i], stream); }, kSets);
     const double us = bench::in_turns({&timed}, rounds)[0];
-    std::printf("%-44s %-20s %9.2f us %8.2f TB/s\n", (std::string("pack ") + std::string(name_of(dtype))).c_str(), "8192x8192", us,
+    std::printf("%-44s %-24s %9.2f us %8.2f TB/s\n", (std::string("pack ") + std::string(name_of(dtype))).c_str(), "8192x8192", us,
                 (static_cast<double>(bytes) + static_cast<double>(m * k) / 8) / us * 1e-6);
   }
 }
@@ -203,24 +203,60 @@ void bench_small(cuda::Stream stream, int rounds) {
   }
 }
 
+/// The 3x3 layers of a binary ResNet-18; bench/cudnn_conv.py times the same ones in fp16.
+struct Layer {
+  std::int64_t size, channels, outputs, stride;
+};
+constexpr Layer kLayers[] = {{56, 64, 64, 1}, {56, 64, 128, 2}, {28, 128, 128, 1}, {28, 128, 256, 2}, {14, 256, 256, 1}, {14, 256, 512, 2}, {7, 512, 512, 1}};
+
+void bench_conv(cuda::Stream stream, int rounds) {
+  for (const std::int64_t images : {1, 128})
+    for (const Layer& layer : kLayers) {
+      const std::int64_t k = 9 * layer.channels, out = (layer.size - 1) / layer.stride + 1;
+      const auto quantized = [&](const char* scheme, const Shape& shape, std::int64_t bits, std::int64_t scales, unsigned seed) {
+        cuda::DeviceQuantized q{Scheme::parse(scheme), shape, words(bits / 8, seed, stream), Buffer::allocate(static_cast<std::size_t>(scales) * 4, kDevice), {}, {}};
+        fill_scales<<<1, 256, 0, stream>>>(q.scales.as<float>(), scales, seed);
+        return q;
+      };
+      const cuda::DeviceQuantized x = quantized("int1:tensor", {images, layer.size, layer.size, layer.channels}, images * layer.size * layer.size * layer.channels, 1, 3);
+      const cuda::DeviceBinaryConv2d w =
+          cuda::prepare_binary_conv2d(quantized("int1:row", {layer.outputs, k}, layer.outputs * k, layer.outputs, 4),
+                                      {.kernel_h = 3, .kernel_w = 3, .stride_h = layer.stride, .stride_w = layer.stride, .pad_h = 1, .pad_w = 1}, stream);
+      const Tensor y = Tensor::empty(DType::kF16, {images, out, out, layer.outputs}, kDevice);
+      const cuda::DeviceQuantized bits = cuda::allocate_quantized(Scheme::parse("int1:tensor"), y.shape(), kDevice);
+      const cuda::BinaryThresholds thresholds{words(layer.outputs * 4, 5, stream), words(layer.outputs * 4, 6, stream)};
+      bench::TimedGraph half(stream, [&](std::size_t) { cuda::binary_conv2d(x, w, y, stream); }, 1);
+      bench::TimedGraph one_bit(stream, [&](std::size_t) { cuda::binary_conv2d(x, w, thresholds, bits, stream); }, 1);
+      const std::vector<double> medians = bench::in_turns({&half, &one_bit}, rounds);
+      const std::string shape = std::to_string(images) + "x" + std::to_string(layer.size) + "x" + std::to_string(layer.size) + "x" + std::to_string(layer.channels) +
+                                "->" + std::to_string(layer.outputs) + "/" + std::to_string(layer.stride);
+      const double operations = 2.0 * static_cast<double>(images * out * out * layer.outputs * k);
+      report("conv 3x3, fp16", shape, medians[0], operations);
+      report("conv 3x3, one bit", shape, medians[1], operations);
+    }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string json, kernels;
+  std::string json, kernels, only;
   bool quick = false;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) json = argv[++i];
     else if (std::strcmp(argv[i], "--kernels") == 0 && i + 1 < argc) kernels = argv[++i];
+    else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
     else if (std::strcmp(argv[i], "--quick") == 0) quick = true;
   }
   const cuda::OwnedStream stream;
   const bench::CublasLt peer;
   const int rounds = quick ? 7 : 21;
+  const auto wants = [&](const char* part) { return only.empty() || only == part; };
   bench_ceiling(stream, rounds);
-  for (const Cube& cube : kCubes) bench_cube(cube, kernels, stream, peer, rounds);
-  bench_pack(stream, rounds);
-  bench_small(stream, rounds);
-  bench_ceiling(stream, rounds);
+  for (const Cube& cube : kCubes)
+    if (wants("cubes")) bench_cube(cube, kernels, stream, peer, rounds);
+  if (wants("pack")) bench_pack(stream, rounds);
+  if (wants("small")) bench_small(stream, rounds);
+  if (wants("conv")) bench_conv(stream, rounds);
   if (!json.empty()) {
     std::ofstream out(json);
     out << "[\n";

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "narrow/binary.h"
 #include "narrow/cuda.h"
 #include "narrow/matmul.h"
 
@@ -49,5 +50,49 @@ void matmul(const Int1Matrix& x, const Int1Matrix& w, const Tensor& y, Stream st
 std::vector<std::string> int1_matmul_kernel_names();
 /// The rows for one product, whether they take it, and what was estimated of them.
 std::vector<MatmulChoice> explain_matmul(const Int1Matrix& x, const Int1Matrix& w, const Tensor& y, const Int1MatmulOptions& options = {});
+
+/// Weights of a binary convolution in the layout of the kernel. Immutable; copying shares its memory.
+struct DeviceBinaryConv2d {
+  BinaryConv2dOptions options;
+  std::int64_t channels = 0, outputs = 0;
+  Buffer codes;     ///< words of 32 bits [group][outputs padded to 64][words], every tap starting on a word
+  Buffer offsets;   ///< int32 [outputs]: taps * channels - 2 * (ones of the output's weights)
+  Buffer tap_sums;  ///< int32 [outputs, taps]
+  Buffer scales;    ///< fp32 [outputs]
+
+  Device device() const { return codes.device(); }
+};
+
+/// w: int1 [outputs, kernel_h * kernel_w * channels / groups], ordered (row of the kernel, column of the kernel, channel), one scale per output
+/// or for all, as narrow::prepare_binary_conv2d takes it; at most 256 taps.
+DeviceBinaryConv2d prepare_binary_conv2d(const DeviceQuantized& w, const BinaryConv2dOptions& options, Stream stream);
+
+/// The shape of the result for x [images, height, width, channels].
+Shape binary_conv2d_shape(const Shape& x, const DeviceBinaryConv2d& w);
+/// Scratch memory: x spread to words, where the channels of a group are no multiple of 32.
+std::size_t binary_conv2d_workspace(const DeviceQuantized& x, const DeviceBinaryConv2d& w);
+/// x: int1:tensor [images, height, width, channels]; y contiguous, of binary_conv2d_shape: int32 (the exact sums), or fp32, fp16, bf16 of
+/// sum * (scale_x * scale_w[output]). Compute capability 8.0 and later.
+void binary_conv2d(const DeviceQuantized& x, const DeviceBinaryConv2d& w, const Tensor& y, Stream stream, Workspace workspace = {});
+
+/// The sums at which one-bit results change: bit = sign * sum >= threshold.
+struct BinaryThresholds {
+  Buffer thresholds;  ///< int32 [outputs]
+  Buffer signs;       ///< int32 [outputs]: 1 or -1
+};
+
+/// A batch norm over outputs, fp32 [outputs] on the host.
+struct BatchNorm {
+  Tensor weight, bias, mean, variance;
+  double epsilon = 1e-5;
+};
+/// Folds bit = (scale * sum - mean) / sqrt(variance + epsilon) * weight + bias > 0, evaluated in double for every sum in [-most, most], into
+/// thresholds on a device; scales: fp32 [outputs] on the host, scale_x * scale_w. Waits for the stream.
+BinaryThresholds fold_batch_norm(const BatchNorm& norm, const Tensor& scales, std::int64_t most, Device device, Stream stream);
+
+/// The same convolution with one-bit results: y int1:tensor of binary_conv2d_shape, whose scale is left as it is. The outputs of a group are a
+/// multiple of 8 where there are several groups.
+void binary_conv2d(const DeviceQuantized& x, const DeviceBinaryConv2d& w, const BinaryThresholds& thresholds, const DeviceQuantized& y, Stream stream,
+                   Workspace workspace = {});
 
 }  // namespace narrow::cuda
