@@ -1,7 +1,6 @@
 /// The listed Hopper kernels of products of bits: from a problem to a launch.
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/sm90/bit_product.cuh"
@@ -56,7 +55,6 @@ int launch_bit_product(const BitProblem& problem, int config, Stream stream) {
   params.workers = std::min(multiprocessors() / c.cluster, params.tiles);
   params.band = std::max(1, 2048 / (c.tile_m * c.cluster));
   params.chunk = instance.stages;
-  if (const char* c = std::getenv("BITS_CHUNK")) params.chunk = std::min(std::atoi(c), instance.stages);
   params.boxed = boxed;
   params.a_terms = problem.a_terms;
   params.b_terms = problem.b_terms;
