@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
         add("cuBLASLt bf16, algorithm " + std::to_string(a), [&, a](std::size_t i) { peer.run(product, a, x[i].data(), w[i].data(), y[i].data(), stream); });
     }
     std::vector<std::vector<cuda::MsfpMatrix>> matrices;  // [format][2 * set + side]
-    Buffer workspace = Buffer::allocate(static_cast<std::size_t>(s.n * s.k) * 2, kDevice);
+    Buffer workspace = Buffer::allocate(static_cast<std::size_t>(s.n * s.k) * 2 + 4096, kDevice);
     for (const char* name : {"msfp16", "msfp12"}) {
       const Scheme scheme = Scheme::parse(name);
       auto& mine = matrices.emplace_back();

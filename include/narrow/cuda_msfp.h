@@ -38,7 +38,7 @@ struct MsfpMatmulOptions {
   std::string_view kernel{};         ///< a row of msfp_matmul_kernel_names() by name, for tests; the best one otherwise
 };
 
-/// Scratch memory of a product: w in bf16.
+/// Scratch memory of a product: w in bf16, and some counters.
 std::size_t msfp_matmul_workspace(const MsfpMatrix& w);
 /// y [m, n], contiguous columns, fp32, fp16 or bf16:
 ///   convert(activate(sum_k x[m, k] * w[n, k] + bias[n]) + residual[m, n]).  The two sides may have different msfp formats.

@@ -76,7 +76,7 @@ DeviceQuantized unprepare_msfp(const MsfpMatrix& q, Stream stream) {
   return result;
 }
 
-std::size_t msfp_matmul_workspace(const MsfpMatrix& w) { return static_cast<std::size_t>(w.rows * w.depth) * 2; }
+std::size_t msfp_matmul_workspace(const MsfpMatrix& w) { return msfp_scratch_bytes(w.rows, w.depth); }
 
 void matmul(const MsfpMatrix& x, const MsfpMatrix& w, const Tensor& y, Stream stream, const MsfpMatmulOptions& options, Workspace workspace) {
   const MsfpProblem problem = problem_of(x, w, y, options);

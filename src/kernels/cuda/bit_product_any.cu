@@ -4,9 +4,9 @@
 ///           tiles of 32 x 32 of D by 256 threads, 512 bits along k of both in shared memory at a time.
 /// Bound:    B's bytes; popcounts (16 words a cycle and multiprocessor).     Meaning: reference/matmul.cc, bit for bit.
 
-#include "kernels/cuda/byte_finish.cuh"
 #include "kernels/cuda/bit_product.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/product_finish.cuh"
 
 namespace narrow::cuda {
 namespace {
@@ -21,7 +21,7 @@ __device__ void store(const BitProblem& p, int popcount, int row, int column) {
     return;
   }
   const float v = __fmul_rn(__int2float_rn(sum), __fmul_rn(p.a_terms[row].scale, p.b_terms[column].scale));
-  store_converted(p.epilogue, p.d, finish_value(p.epilogue, p.d, v, column, at, std::int64_t{row} * p.n + column), at);
+  finish_product(p.epilogue, p.d, v, row, column, p.n, at);
 }
 
 __device__ int differences(uint4 a, uint4 b) { return __popc(a.x ^ b.x) + __popc(a.y ^ b.y) + __popc(a.z ^ b.z) + __popc(a.w ^ b.w); }

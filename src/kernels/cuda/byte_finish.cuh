@@ -14,7 +14,7 @@ namespace narrow::cuda {
 __device__ inline float activate(Activation activation, float v) {
   switch (activation) {
     case Activation::kRelu:
-      return v < 0.0f ? 0.0f : v;  // as the CPU has it: -0 stays -0
+      return fmaxf(v, 0.0f);
     case Activation::kGelu:
       return 0.5f * v * (1.0f + erff(v * 0.70710678118654752f));
     case Activation::kSilu:

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/msfp_product.h"
+
 namespace narrow::cuda {
 
 struct MsfpFactors {
@@ -45,6 +47,34 @@ __device__ inline MsfpPairs msfp_pairs(std::uint32_t codes, const MsfpFactors& f
     const std::uint32_t first = ((x << 4) & 0x00700070u) | 0x41004100u, second = (x & 0x00700070u) | 0x41004100u;
     return {fma_bf16x2(first, f.scale, f.minus) ^ ((x << 12) & 0x80008000u), fma_bf16x2(second, f.scale, f.minus) ^ ((x << 8) & 0x80008000u)};
   }
+}
+
+/// Box number `index` of a prepared matrix, row by row, as 16 bf16.
+template <int kBits>
+__device__ inline void decode_box_of(const MsfpView& b, std::int64_t index, uint4* decoded) {
+  const std::int64_t boxes = b.depth / kMsfpBox, row = index / boxes;
+  const int box = static_cast<int>(index - row * boxes);
+  const std::uint8_t* from = b.codes + row * b.pitch() + box * (kMsfpBox * kBits / 8);
+  const MsfpFactors factors = msfp_factors<kBits>((__ldg(b.exponents + box / 4 * b.exponent_rows() + row) >> (box % 4 * 8)) & 255u, 0);
+  std::uint32_t codes[4];
+  if constexpr (kBits == 8) {
+    const uint4 words = __ldg(reinterpret_cast<const uint4*>(from));
+    codes[0] = words.x, codes[1] = words.y, codes[2] = words.z, codes[3] = words.w;
+  } else {
+    const uint2 words = __ldg(reinterpret_cast<const uint2*>(from));
+    codes[0] = words.x, codes[1] = words.x >> 16, codes[2] = words.y, codes[3] = words.y >> 16;
+  }
+  MsfpPairs pairs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) pairs[i] = msfp_pairs<kBits>(codes[i], factors);
+  decoded[index * 2] = {pairs[0].first, pairs[1].first, pairs[2].first, pairs[3].first};
+  decoded[index * 2 + 1] = {pairs[0].second, pairs[1].second, pairs[2].second, pairs[3].second};
+}
+__device__ inline void decode_box(const MsfpView& b, std::int64_t index, uint4* decoded) {
+  if (b.bits == 8)
+    decode_box_of<8>(b, index, decoded);
+  else
+    decode_box_of<4>(b, index, decoded);
 }
 
 }  // namespace narrow::cuda

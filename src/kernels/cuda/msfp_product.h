@@ -46,7 +46,9 @@ struct MsfpCanonical {
 int launch_prepare_msfp(const MsfpCanonical& from, const MsfpView& to, Stream stream);
 int launch_unprepare_msfp(const MsfpView& from, const MsfpCanonical& to, Stream stream);
 
-/// Hopper alone. `decoded` holds n * depth bf16 values, 128-byte aligned: B, decoded by a first kernel. Results are CUDA's error codes.
+/// Scratch memory of launch_msfp_product: B in bf16, a counter for every 256 rows of it, and one more.
+constexpr std::size_t msfp_scratch_bytes(std::int64_t rows, std::int64_t depth) { return static_cast<std::size_t>(rows * depth * 2 + ((rows + 255) / 256 + 1) * 4); }
+/// Hopper alone; the scratch memory is 128-byte aligned. Results are CUDA's error codes.
 int launch_msfp_product(const MsfpProblem& problem, void* decoded, Stream stream);
 /// Any device: the exact sums of boxes, added up in fp32 in order.
 int launch_msfp_product_any(const MsfpProblem& problem, Stream stream);

@@ -1,9 +1,9 @@
 /// MSFP products on any device:  y = sum over boxes of 16, in order, float(sum_i a_i b_i) * 2^(ea + eb), as kernels/reference/msfp.cc has it.
 /// Mapping:  a thread per element of D, tiles of 16 x 16 whose rows meet in the first-level cache.     Bound: integer arithmetic.
 
-#include "kernels/cuda/byte_finish.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/msfp_product.h"
+#include "kernels/cuda/product_finish.cuh"
 
 namespace narrow::cuda {
 namespace {
@@ -34,8 +34,7 @@ __global__ void __launch_bounds__(kTile* kTile) tiles(const MsfpProblem p) {
     for (int i = 0; i < kMsfpBox; ++i) sum += code_at(a, p.a.bits, i) * code_at(b, p.b.bits, i);
     total += ldexpf(static_cast<float>(sum), ea + eb - 254 - fraction_bits);
   }
-  const std::int64_t at = row * p.d_pitch + column;
-  store_converted(p.epilogue, p.d, finish_value(p.epilogue, p.d, total, column, at, std::int64_t{row} * p.n + column), at);
+  finish_product(p.epilogue, p.d, total, row, column, p.n, row * p.d_pitch + column);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #pragma once
 /// From popcounts in a warpgroup's registers to D: sums, scales, conversion, stores.
 
-#include "kernels/cuda/byte_finish.cuh"
+#include "kernels/cuda/product_finish.cuh"
 #include "kernels/cuda/sm90/bit_tile.cuh"
 
 namespace narrow::cuda::sm90 {
@@ -84,7 +84,7 @@ __device__ inline void store_bits_any(const BitParams& p, const BitShared<T>& sh
         static_cast<int*>(p.d)[at] = sum;
       } else {
         const float v = __fmul_rn(__int2float_rn(sum), __fmul_rn(of_row.scale, of_column.scale));
-        store_converted(p.epilogue, p.d, finish_value(p.epilogue, p.d, v, c, at, std::int64_t{d_row} * p.n + c), at);
+        finish_product(p.epilogue, p.d, v, d_row, c, p.n, at);
       }
     }
   }

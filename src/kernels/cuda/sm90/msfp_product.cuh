@@ -2,15 +2,18 @@
 /// The Hopper main loop of MSFP products, D = epilogue(A * B^T).
 ///
 /// Mapping:  persistent thread blocks, tiles of 128 x 256, clusters of two that lie one above the other and share B. One producer thread
-///           copies 64 columns at a time: A's packed codes, its exponents, and B in bf16 as msfp_prepare.cu decoded it. Two consumer
-///           warpgroups, 64 rows each, decode A into wgmma's register operand, the next 64 columns while these are multiplied.
+///           copies 64 columns at a time: A's packed codes, its exponents, and B in bf16. Two consumer warpgroups, 64 rows each, decode A into
+///           wgmma's register operand, the next 64 columns while these are multiplied. The first begins every tile some blocks ahead of the
+///           second, so that one's epilogue runs under the other's products.
+/// Decoding: B once, into memory that stays in the second-level cache: the panels of 256 rows that the first tiles read by a kernel in front, the
+///           others by the three warps beside the producer, while tiles are multiplied. A counter per panel says when it is there.
 /// Requires: compute capability 9.0; prepared operands (msfp_product.h).
 /// Bound:    arithmetic (2,048 products a cycle and multiprocessor) and power. Meaning: reference/msfp.cc within the bound of the numerics
 ///           contract: products are exact, sums are the tensor cores' in fp32.
 
-#include "kernels/cuda/byte_finish.cuh"
 #include "kernels/cuda/msfp_decode.cuh"
 #include "kernels/cuda/msfp_product.h"
+#include "kernels/cuda/product_finish.cuh"
 #include "kernels/cuda/sm90/output_box.cuh"
 #include "kernels/cuda/sm90/ptx.cuh"
 #include "kernels/cuda/sm90/ring.cuh"
@@ -18,22 +21,28 @@
 
 namespace narrow::cuda::sm90 {
 
-template <int kBits_>
+template <int kBits_, int kStages_ = 5, int kBoxes_ = 1>
 struct MsfpTile {
-  static constexpr int kBits = kBits_, kTileM = 128, kTileN = 256, kDepth = 64, kStages = 4, kCluster = 2, kBoxes = 2;
+  static constexpr int kBits = kBits_, kTileM = 128, kTileN = 256, kDepth = 64, kStages = kStages_, kCluster = 2, kBoxes = kBoxes_;
   static constexpr int kConsumers = 2, kConsumerThreads = kConsumers * 128, kThreads = kConsumerThreads + 128;
   static constexpr int kCount = kTileN / 2;  ///< sums of a thread
   static constexpr int kRowBytesA = kDepth * kBits / 8;
   static constexpr int kBytesB = kTileN * kDepth * 2, kBytesA = kTileM * kRowBytesA, kExponentBytes = kTileM * 4;
   static constexpr int kCopiedBytes = kBytesB + kBytesA + kExponentBytes, kStageBytes = (kCopiedBytes + 1023) / 1024 * 1024;
-  static constexpr int kShared = 1024 + kStages * kStageBytes + kConsumers * 4 * kBoxes * kOutputBoxBytes + 2 * kStages * static_cast<int>(sizeof(Barrier));
+  static constexpr int kShared = 1024 + kStages * kStageBytes + kConsumers * 4 * kBoxes * kOutputBoxBytes + (2 * kStages + 1) * static_cast<int>(sizeof(Barrier));
   static_assert(kShared <= 232448);
 };
 
 struct MsfpParams {
   int m, n, blocks;  ///< blocks of 64 columns, an even number
   int tiles_m, tiles_n, tiles, workers, band;  ///< in units of a cluster's tile
+  int lead;                                    ///< blocks that the first warpgroup begins a tile ahead of the second
   bool boxed;                                  ///< D leaves by tensor copies: aligned rows, nothing in the epilogue
+  MsfpView b;                                  ///< packed
+  uint4* decoded;                              ///< B in bf16, the panels from first_panel on still to be written
+  int first_panel;
+  std::uint32_t* done;                         ///< [panel of 256 rows of B]: chunks of it that are written
+  std::uint32_t* next_chunk;                   ///< of the panels from first_panel on: chunks that are taken
   const std::uint32_t* exponents;              ///< of A
   std::int64_t exponent_rows;
   ByteEpilogue epilogue;
@@ -48,12 +57,14 @@ struct MsfpShared {
   std::byte* staging;
   Barrier* full;
   Barrier* empty;
+  Barrier* ahead;
 
   __device__ explicit MsfpShared(std::byte* memory) {
     tiles = memory + (1024 - shared_address(memory) % 1024) % 1024;
     staging = tiles + T::kStages * T::kStageBytes;
     full = reinterpret_cast<Barrier*>(staging + T::kConsumers * 4 * T::kBoxes * kOutputBoxBytes);
     empty = full + T::kStages;
+    ahead = empty + T::kStages;
   }
   __device__ std::byte* b(int stage) const { return tiles + stage * T::kStageBytes; }
   __device__ std::byte* a(int stage) const { return b(stage) + T::kBytesB; }
@@ -68,6 +79,40 @@ __device__ inline int2 place_of_msfp(const MsfpParams& p, int tile, int rank) {
   return {((first + inside % height) * T::kCluster + rank) * T::kTileM, inside / height * T::kTileN};
 }
 
+/// Waits until a panel of B is decoded, and makes it visible to tensor copies of this thread. A panel has as many chunks as a row has boxes.
+__device__ inline void wait_for_panel(const MsfpParams& p, int panel) {
+  if (panel < p.first_panel) return;
+  const auto chunks = static_cast<std::uint32_t>(p.b.depth / kMsfpBox);
+  std::uint32_t done;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(done) : "l"(p.done + panel) : "memory");
+  } while (done < chunks);
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+/// The warps beside the producer: they decode the panels of B that the first tiles do not need, while those are multiplied. Warps take chunks of
+/// 256 boxes as they come, so that nobody waits for a thread block that is not there.
+template <class T>
+__device__ void decode_panels(const MsfpParams& p) {
+  constexpr int kChunk = T::kTileN;  // boxes: a panel is kTileN rows
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t boxes = p.b.depth / kMsfpBox, first = p.first_panel * boxes, chunks = p.tiles_n * boxes, end = p.b.rows * boxes;
+  wait_for_earlier_kernels();
+  for (;;) {
+    std::uint32_t taken = 0;
+    if (lane == 0) taken = atomicAdd(p.next_chunk, 1u);
+    const std::int64_t chunk = first + __shfl_sync(0xFFFFFFFFu, taken, 0);
+    if (chunk >= chunks) return;
+    for (std::int64_t index = chunk * kChunk + lane; index < min((chunk + 1) * kChunk, end); index += 32) decode_box(p.b, index, p.decoded);
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+    __syncwarp();
+    if (lane == 0) {
+      __threadfence();
+      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(p.done + chunk / boxes) : "memory");
+    }
+  }
+}
+
 /// The producer: one thread.
 template <class T>
 __device__ void produce_msfp(const MsfpParams& p, const CUtensorMap& a, const CUtensorMap& b, const MsfpShared<T>& shared, int worker, int rank) {
@@ -77,6 +122,7 @@ __device__ void produce_msfp(const MsfpParams& p, const CUtensorMap& a, const CU
     const int2 place = place_of_msfp<T>(p, tile, rank);
     const int exponent_row = place.x < p.m ? place.x : 0;  // a cluster's second tile may lie below the last row
     constexpr int kHalf = T::kTileN / 2;
+    wait_for_panel(p, place.y / T::kTileN);
 #pragma unroll 1
     for (int block = 0; block < p.blocks; ++block) {
       shared.empty[at.slot].wait(at.parity ^ 1u);
@@ -130,9 +176,7 @@ __device__ inline void store_msfp_any(const MsfpParams& p, const MsfpShared<T>& 
     for (int r = 0; r < 16; ++r) {
       const int d_row = row + warp * 16 + r;
       if (d_row >= p.m || c >= p.n) continue;
-      const std::int64_t at = d_row * p.pitch + c;
-      const float v = 4.0f * values[r * 32 + (lane ^ (r % 8 * 4))];
-      store_converted(p.epilogue, p.d, finish_value(p.epilogue, p.d, v, c, at, std::int64_t{d_row} * p.n + c), at);
+      finish_product(p.epilogue, p.d, 4.0f * values[r * 32 + (lane ^ (r % 8 * 4))], d_row, c, p.n, d_row * p.pitch + c);
     }
   }
   __syncwarp();
@@ -187,15 +231,23 @@ __device__ void consume_msfp(const MsfpParams& p, const CUtensorMap& d, const Ms
     wgmma_commit();
   };
 
+  const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);
+  unsigned tiles = 0;
+  const auto lead = [&](int issued) {
+    if (group == 0 && issued == p.lead && lane == 0) shared.ahead->arrive();
+  };
+
   wait_for_earlier_kernels();  // from here on D is written
   for (int tile = worker; tile < p.tiles; tile += p.workers) {
     pin(sums);
+    if (group == 1 && p.lead > 0) shared.ahead->wait(tiles++);
     shared.full[at.slot].wait(at.parity);
     even.decode(shared, at.slot, row, quad);
     int before = -1;  // the stage whose products may still run
 #pragma unroll 1
     for (int block = 0; block < p.blocks; block += 2) {
       issue(even, at.slot, block > 0);
+      lead(block + 1);
       wgmma_wait<1>();
       if (before >= 0) release(before);
       before = at.slot;
@@ -203,6 +255,7 @@ __device__ void consume_msfp(const MsfpParams& p, const CUtensorMap& d, const Ms
       shared.full[at.slot].wait(at.parity);
       odd.decode(shared, at.slot, row, quad);
       issue(odd, at.slot, true);
+      lead(block + 2);
       wgmma_wait<1>();
       release(before);
       before = at.slot;
@@ -241,6 +294,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
       shared.full[stage].init(1);
       shared.empty[stage].init(T::kConsumers * 4 * T::kCluster);
     }
+    shared.ahead->init(4);
     fence_barriers();
   }
   __syncthreads();
@@ -248,10 +302,13 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   let_next_kernel_start();
 
   if (threadIdx.x >= T::kConsumerThreads) {
-    give_registers<40>();
-    if (threadIdx.x == T::kConsumerThreads) produce_msfp<T>(p, a, b, shared, worker, rank);
+    give_registers<56>();
+    if (threadIdx.x >= T::kConsumerThreads + 32)
+      decode_panels<T>(p);
+    else if (threadIdx.x == T::kConsumerThreads)
+      produce_msfp<T>(p, a, b, shared, worker, rank);
   } else {
-    take_registers<232>();
+    take_registers<224>();
     consume_msfp<T>(p, d, shared, worker, rank);
   }
   cluster_sync();  // nobody leaves while its shared memory may still be used from outside
