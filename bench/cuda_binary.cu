@@ -48,6 +48,11 @@ __global__ void fill_scales(float* out, std::int64_t count, std::uint64_t seed) 
     out[i] = 0.5f + static_cast<float>(scramble(i, seed) >> 8) / 16777216.0f;
 }
 
+__global__ void flip_signs(float* values, std::int64_t count, std::uint64_t seed) {
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += std::int64_t{gridDim.x} * blockDim.x)
+    if (scramble(i, seed) % 2 == 0) values[i] = -values[i];
+}
+
 /// wgmma of bits over and over on the same random operands in shared memory: the rate of the instruction.
 constexpr int kCeilingSteps = 4096;
 __global__ void __launch_bounds__(256, 1) instruction_rate(int* out) {
@@ -172,9 +177,11 @@ void bench_pack(cuda::Stream stream, int rounds) {
     std::vector<Tensor> x;
     std::vector<cuda::Int1Matrix> q;
     for (std::size_t i = 0; i < kSets; ++i) {
-      // Bits of small positive exponents in every type.
-      Tensor t = Tensor::empty(dtype, {m, k}, kDevice);
-      fill_words<<<1024, 256, 0, stream>>>(reinterpret_cast<std::uint32_t*>(t.data()), bytes / 4, i + 70);
+      Tensor t = Tensor::empty(dtype, {m, k}, kDevice), values = Tensor::empty(DType::kF32, {m, k}, kDevice);
+      fill_scales<<<1024, 256, 0, stream>>>(values.as<float>(), m * k, i + 70);
+      flip_signs<<<1024, 256, 0, stream>>>(values.as<float>(), m * k, i + 90);
+      cuda::convert(values, t, stream);
+      cuda::synchronize(stream);
       x.push_back(t);
       q.push_back(cuda::allocate_int1(m, k, kDevice));
     }

@@ -139,12 +139,13 @@ TEST_F(Int1MatmulTest, PacksAsTheCpuQuantizes) {
   const Scheme scheme = Scheme::parse("int1:row");
   for (const DType dtype : kTypes)
     for (const Values values : {Values::kNormal, Values::kWide, Values::kTies, Values::kNonFinite})
-      for (const std::int64_t k : {1, 31, 33, 128, 1000, 1024, 1025, 4096, 5001}) {
+      for (const std::int64_t k : {1, 31, 33, 128, 1000, 1024, 1025, 3000, 4096, 5001}) {
         const Tensor x = random_values(dtype, {29, k}, values, static_cast<unsigned>(k));
         narrow::QuantizeOptions options;
         options.nonfinite = NonFinite::kSaturate;
         const QuantizedTensor expected = narrow::quantize(x, scheme, options);
-        const GuardedValues source(x, k % 3, k % 5, *stream_);
+        const bool aligned = k % 2 == 0;  // then rows start at multiples of 16 bytes where k is a multiple of 8
+        const GuardedValues source(x, aligned ? 0 : k % 3, aligned ? 0 : k % 5, *stream_);
         const Int1Matrix q = allocate_int1(29, k, kDevice);
         quantize(source.x, q, *stream_);
         const std::string what = std::string(name_of(dtype)) + " values " + std::to_string(static_cast<int>(values)) + " k " + std::to_string(k);

@@ -15,7 +15,7 @@ namespace narrow::cuda {
 namespace {
 
 constexpr int kThreads = 256, kPositions = 128, kChunk = 64, kPitch = kChunk + 4;
-constexpr int kMostMasks = kConvMostTaps / 32;
+constexpr int kMostMasks = kConvMostTaps / 32, kSharedTaps = 25;
 
 /// `count` (at most 32) bits of a row from bit `begin` on.
 __device__ std::uint32_t bits_at(const std::uint8_t* row, std::int64_t begin, int count) {
@@ -83,11 +83,28 @@ __device__ int ones_of(const Vector& vector) {
   return ones;
 }
 
+/// Where a unit of words of a window comes from: the place of its tap, and its word in a pixel. Beyond the last tap the row is outside of any
+/// image.
+struct UnitPlace {
+  int row, column, word;
+};
+constexpr int kNoRow = -(1 << 30);
+
+/// What the epilogue needs of an output.
+struct OutputTerms {
+  int offset;
+  float scale;
+  int threshold, sign;
+};
+
 struct Shared {
   std::uint32_t x[kPositions][kPitch], w[kConvOutputs][kPitch];
   int ones[2][kPositions];
   std::uint32_t outside[kPositions][kMostMasks];  ///< a bit per tap
   bool border[kPositions];                        ///< whether any bit is set
+  OutputTerms terms[kConvOutputs];
+  int tap_sums[kSharedTaps][kConvOutputs];  ///< of kernels with at most so many taps
+  UnitPlace units[kChunk];
 };
 
 /// Results of two neighbouring outputs of a position; `second` says whether the second one exists.
@@ -151,22 +168,47 @@ __global__ void __launch_bounds__(kThreads) convolve(const BitConvProblem p) {
     shared.border[mine] = any != 0;
   }
 
+  const int real_outputs = min(kConvOutputs, s.outputs - first_output);
+  const std::int64_t first_index = std::int64_t{group} * s.outputs + first_output;
+  if (thread < real_outputs) {
+    const std::int64_t index = first_index + thread;
+    const bool one_bit = p.bits != nullptr, scaled = !one_bit && p.out != DType::kI32;
+    shared.terms[thread] = {p.offsets[index], scaled ? __fmul_rn(*p.x_scale, p.w_scales[index]) : 1.0f, one_bit ? p.thresholds[index] : 0,
+                            one_bit ? p.signs[index] : 0};
+  }
+  if (taps <= kSharedTaps)
+    for (int i = thread; i < real_outputs * taps; i += kThreads) shared.tap_sums[i % taps][i / taps] = p.tap_sums[first_index * taps + i];
+
   int ones = 0;
   int sums[2][4][4] = {};
   const int warp_row = warp % 4 * 32, warp_column = warp / 4 * 32, units_of_tap = tap_words / kUnit;
   const std::uint32_t* weights = p.w + (std::int64_t{group} * s.padded_outputs() + first_output) * s.words();
   for (int begin = 0; begin < s.words(); begin += kChunk) {
     const int count = min(kChunk, s.words() - begin);
-    if (begin > 0) __syncthreads();
-#pragma unroll 4
-    for (int unit = half; unit < count / kUnit; unit += 2) {
-      const int at = begin / kUnit + unit, tap = at / units_of_tap;
-      const int row = top + tap / s.kernel_w, column = left + tap % s.kernel_w;
-      Words<kUnit> words{};
-      if (tap < taps && inside(row, column))
-        words = *reinterpret_cast<const Words<kUnit>*>(image + (std::int64_t{row} * s.width + column) * pixel_words + (at - tap * units_of_tap) * kUnit);
-      ones += ones_of(words);
-      *reinterpret_cast<Words<kUnit>*>(&shared.x[mine][unit * kUnit]) = words;
+    __syncthreads();
+    if (thread < count / kUnit) {
+      const int at = begin / kUnit + thread, tap = at / units_of_tap;
+      shared.units[thread] = {tap < taps ? tap / s.kernel_w : kNoRow, tap % s.kernel_w, (at - tap * units_of_tap) * kUnit};
+    }
+    __syncthreads();
+    constexpr int kBatch = kUnit == 4 ? 8 : 16;  // loads of a thread in flight
+    for (int batch = half; batch < count / kUnit; batch += 2 * kBatch) {
+      Words<kUnit> words[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        words[i] = {};
+        if (batch + 2 * i >= count / kUnit) continue;
+        const UnitPlace unit = shared.units[batch + 2 * i];
+        const int row = top + unit.row, column = left + unit.column;
+        if (inside(row, column))
+          words[i] = *reinterpret_cast<const Words<kUnit>*>(image + (std::int64_t{row} * s.width + column) * pixel_words + unit.word);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (batch + 2 * i >= count / kUnit) continue;
+        ones += ones_of(words[i]);
+        *reinterpret_cast<Words<kUnit>*>(&shared.x[mine][(batch + 2 * i) * kUnit]) = words[i];
+      }
     }
     for (int i = thread; i < kConvOutputs * count / 4; i += kThreads) {
       const int row = i / (count / 4), word = i % (count / 4) * 4;
@@ -194,43 +236,47 @@ __global__ void __launch_bounds__(kThreads) convolve(const BitConvProblem p) {
   shared.ones[half][mine] = ones;
   __syncthreads();
 
-  const float x_scale = p.bits == nullptr && p.out != DType::kI32 ? __ldg(p.x_scale) : 1.0f;
   const int all_outputs = s.groups * s.outputs;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int row = warp_row + i / 2 * 16 + i % 2 * 8 + lane / 4;
-    const bool real = first + row < positions;
+    if (first + row >= positions) continue;  // the same for the four lanes of a row
     const int of_row = -2 * (shared.ones[0][row] + shared.ones[1][row]);
+    int of_tap[8] = {};  // of outside taps
+    if (shared.border[row])
+      for (int first_tap = 0; first_tap < taps; first_tap += 32)
+        for (std::uint32_t mask = shared.outside[row][first_tap / 32]; mask != 0; mask &= mask - 1) {
+          const int tap = first_tap + __ffs(static_cast<int>(mask)) - 1;
+#pragma unroll
+          for (int j = 0; j < 8; ++j) {
+            const int column = min(warp_column + j / 2 * 8 + lane % 4 * 2 + j % 2, real_outputs - 1);
+            of_tap[j] += taps <= kSharedTaps ? shared.tap_sums[tap][column] : __ldg(p.tap_sums + (first_index + column) * taps + tap);
+          }
+        }
     std::uint32_t codes = 0;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int column = warp_column + j * 8 + lane % 4 * 2, output = first_output + column;
-      const std::int64_t index = std::int64_t{group} * s.outputs + output;
-      int pair[2];
+      const int column = warp_column + j * 8 + lane % 4 * 2;
+      int pair[2] = {};
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        if (!real || output + c >= s.outputs) continue;
-        int sum = 4 * sums[i / 2][j][i % 2 * 2 + c] + of_row + __ldg(p.offsets + index + c);
-        if (shared.border[row])
-          for (int first_tap = 0; first_tap < taps; first_tap += 32)
-            for (std::uint32_t mask = shared.outside[row][first_tap / 32]; mask != 0; mask &= mask - 1)
-              sum -= __ldg(p.tap_sums + (index + c) * taps + first_tap + __ffs(static_cast<int>(mask)) - 1);
-        pair[c] = sum;
-        if (p.bits != nullptr && __ldg(p.signs + index + c) * sum >= __ldg(p.thresholds + index + c)) codes |= 1u << (j * 8 + lane % 4 * 2 + c);
+        if (column + c >= real_outputs) continue;
+        const OutputTerms& terms = shared.terms[column + c];
+        pair[c] = 4 * sums[i / 2][j][i % 2 * 2 + c] + of_row + terms.offset - of_tap[j * 2 + c];
+        if (p.bits != nullptr && terms.sign * pair[c] >= terms.threshold) codes |= 1u << (j * 8 + lane % 4 * 2 + c);
       }
-      if (p.bits == nullptr && real && output < s.outputs) {
-        const bool second = output + 1 < s.outputs;
-        const bool scaled = p.out != DType::kI32;
-        store_two(p, pair[0], second ? pair[1] : 0, (first + row) * all_outputs + index, scaled ? __fmul_rn(x_scale, __ldg(p.w_scales + index)) : 1.0f,
-                  scaled && second ? __fmul_rn(x_scale, __ldg(p.w_scales + index + 1)) : 1.0f, second);
+      if (p.bits == nullptr && column < real_outputs) {
+        const bool second = column + 1 < real_outputs;
+        store_two(p, pair[0], pair[1], (first + row) * all_outputs + first_index + column, shared.terms[column].scale,
+                  second ? shared.terms[column + 1].scale : 1.0f, second);
       }
     }
     if (p.bits != nullptr) {  // the 32 outputs of the warp are four bytes of the position's row
-      codes |= __shfl_xor_sync(0xFFFFFFFFu, codes, 1);
-      codes |= __shfl_xor_sync(0xFFFFFFFFu, codes, 2);
-      const int byte = lane % 4, output = first_output + warp_column + byte * 8;
-      if (real && output < s.outputs)
-        p.bits[(first + row) * p.bit_pitch + (std::int64_t{group} * s.outputs + output) / 8] = static_cast<std::uint8_t>(codes >> (8 * byte));
+      const unsigned quad = 0xFu << (lane / 4 * 4);
+      codes |= __shfl_xor_sync(quad, codes, 1);
+      codes |= __shfl_xor_sync(quad, codes, 2);
+      const int byte = lane % 4, column = warp_column + byte * 8;
+      if (column < real_outputs) p.bits[(first + row) * p.bit_pitch + (first_index + column) / 8] = static_cast<std::uint8_t>(codes >> (8 * byte));
     }
   }
 }

@@ -65,8 +65,28 @@ __device__ float value_of(float x) { return x; }
 __device__ float value_of(__half x) { return __half2float(x); }
 __device__ float value_of(__nv_bfloat16 x) { return __bfloat162float(x); }
 
+/// A segment of 1024 elements of a row from column `begin` on, to the warp's shared memory; zeros beyond the row. Whole segments of aligned rows
+/// by 16-byte loads, all of them in flight at once.
+template <typename Value>
+__device__ void load_segment(const Value* row, std::int64_t begin, std::int64_t cols, bool aligned, Value* segment) {
+  const int lane = lane_here();
+  __syncwarp();
+  if (aligned && begin + kSumSegment <= cols) {
+    constexpr int kLoads = kSumSegment * static_cast<int>(sizeof(Value)) / 16 / 32;
+    uint4 words[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) words[i] = __ldg(reinterpret_cast<const uint4*>(row + begin) + i * 32 + lane);
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) reinterpret_cast<uint4*>(segment)[i * 32 + lane] = words[i];
+  } else {
+    for (int i = lane; i < kSumSegment; i += 32) segment[i] = begin + i < cols ? row[begin + i] : Value(0.0f);
+  }
+  __syncwarp();
+}
+
 template <typename Value>
 __global__ void __launch_bounds__(kThreads) pack_bits(const BitSource s) {
+  __shared__ __align__(16) std::byte memory[kWarps * kSumSegment * sizeof(Value)];
   const std::int64_t row = row_here();
   const int lane = lane_here();
   if (row >= padded_bit_rows(s.rows)) return;
@@ -74,19 +94,21 @@ __global__ void __launch_bounds__(kThreads) pack_bits(const BitSource s) {
     if (lane == 0) s.terms[row] = {0, 0.0f};
     return;
   }
+  auto* segment = reinterpret_cast<Value*>(memory) + threadIdx.x / 32 * kSumSegment;
   const Value* x = static_cast<const Value*>(s.x) + row * s.row_stride;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(x) % 16 == 0;
   auto* to = reinterpret_cast<std::uint32_t*>(s.to + row * s.to_pitch);
   double total = 0.0;
   int ones = 0;
   float smallest = INFINITY;  // of the positive values of this lane
   std::int64_t begin = 0;
   for (; begin < s.cols; begin += kSumSegment) {
+    load_segment(x, begin, s.cols, aligned, segment);
     double sum = 0.0;
     std::uint32_t mine = 0;  // lane j keeps word j of the segment
 #pragma unroll 8
     for (int j = 0; j < kSumSegment / 32; ++j) {
-      const std::int64_t col = begin + j * 32 + lane;
-      const float v = col < s.cols ? value_of(x[col]) : 0.0f;
+      const float v = value_of(segment[j * 32 + lane]);
       const std::uint32_t word = __ballot_sync(kAll, v > 0.0f);
       if (lane == j) mine = word;
       if (v > 0.0f) smallest = fminf(smallest, v);

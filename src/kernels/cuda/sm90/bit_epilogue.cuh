@@ -10,23 +10,31 @@ namespace narrow::cuda::sm90 {
 constexpr float kFloatOfInteger = 12582912.0f;
 constexpr int kBitsOfFloat = 0x4B400000;
 
-/// The values of kSums of a thread's popcounts (as bits of int32 where D is that): rows `row` and row + 8 of the tile, columns from `column`
-/// on, two neighbours every eight.  value = float(4 popcount + offsets + k) * (scale_a * scale_b)
+/// The terms of a thread's columns of a box, two neighbours every eight: read well before they are needed, since the tensor cores keep shared
+/// memory busy.
 template <int kSums>
-__device__ inline void finish_bits(const BitParams& p, const BitTerm* rows, const BitTerm* columns, const int* popcounts, float (&v)[kSums],
-                                   int row, int column) {
+struct ColumnTerms {
+  int4 two[kSums / 4];  ///< {offset, scale, offset, scale}
+
+  __device__ void load(const BitTerm* columns, int column) {
+#pragma unroll
+    for (int i = 0; i < kSums / 4; ++i) two[i] = *reinterpret_cast<const int4*>(columns + column + i * 8);
+  }
+};
+
+/// The values of kSums of a thread's popcounts (as bits of int32 where D is that), of two rows.
+///   value = float(4 popcount + offsets + k) * (scale_a * scale_b)
+template <int kSums>
+__device__ inline void finish_bits(const BitParams& p, const BitTerm (&rows)[2], const ColumnTerms<kSums>& columns, const int* popcounts,
+                                   float (&v)[kSums]) {
   const bool integers = p.epilogue.out == DType::kI32;
-  const BitTerm of_row[2] = {rows[row], rows[row + 8]};
-  const int base = p.k + (integers ? 0 : kBitsOfFloat), offset[2] = {of_row[0].offset + base, of_row[1].offset + base};
+  const int base = p.k + (integers ? 0 : kBitsOfFloat), offset[2] = {rows[0].offset + base, rows[1].offset + base};
 #pragma unroll
-  for (int i = 0; i < kSums; i += 4) {
-    const int4 of_columns = *reinterpret_cast<const int4*>(columns + column + i * 2);  // two terms
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int sum = 4 * popcounts[i + j] + (offset[j / 2] + (j % 2 == 0 ? of_columns.x : of_columns.z));
-      const float scale = __fmul_rn(of_row[j / 2].scale, __int_as_float(j % 2 == 0 ? of_columns.y : of_columns.w));
-      v[i + j] = integers ? __int_as_float(sum) : __fmul_rn(__fadd_rn(__int_as_float(sum), -kFloatOfInteger), scale);
-    }
+  for (int i = 0; i < kSums; ++i) {
+    const int4& two = columns.two[i / 4];
+    const int sum = 4 * popcounts[i] + (offset[i / 2 % 2] + (i % 2 == 0 ? two.x : two.z));
+    const float scale = __fmul_rn(rows[i / 2 % 2].scale, __int_as_float(i % 2 == 0 ? two.y : two.w));
+    v[i] = integers ? __int_as_float(sum) : __fmul_rn(__fadd_rn(__int_as_float(sum), -kFloatOfInteger), scale);
   }
 }
 
@@ -38,13 +46,18 @@ __device__ inline void store_boxes(const BitParams& p, const CUtensorMap& d, con
   constexpr int kSums = 64 / kElementBytes;
   const int thread = thread_here(), lane = thread % 32, warp = thread / 32;
   std::byte* const staging = shared.staging + warp * T::kBoxes * kOutputBoxBytes;
+  const BitTerm rows[2] = {shared.row_terms(slot)[warp * 16 + lane / 4], shared.row_terms(slot)[warp * 16 + lane / 4 + 8]};
+  const BitTerm* const columns = shared.column_terms(slot) + lane % 4 * 2;
+  ColumnTerms<kSums> terms[2];
+  terms[0].load(columns, 0);
 #pragma unroll
   for (int from = 0; from < T::kCount; from += kSums) {
     std::byte* const box = staging + boxes++ % T::kBoxes * kOutputBoxBytes;
-    float v[kSums];
-    finish_bits(p, shared.row_terms(slot), shared.column_terms(slot), popcounts + from, v, warp * 16 + lane / 4, from * 2 + lane % 4 * 2);
+    if (from + kSums < T::kCount) terms[(from / kSums + 1) % 2].load(columns, (from + kSums) * 2);
     if (lane == 0) wait_stores_read<T::kBoxes - 1>();
     __syncwarp();
+    float v[kSums];
+    finish_bits(p, rows, terms[from / kSums % 2], popcounts + from, v);
     fill_output_box<kElementBytes>(p.epilogue.out == DType::kF16, v, box);
     fence_shared_for_copies();
     __syncwarp();
