@@ -1,7 +1,7 @@
 /// Products of +-1 on the GPU, beside int8 by cuBLASLt and the rate of the instruction itself, in the same run.
 ///   bench_cuda_binary [--json FILE] [--only cubes|pack|small|conv] [--kernels TEXT] [--quick]
 /// --kernels: every configuration of the cubes whose name contains the text, too.
-/// Inputs are random and rotate beyond the second-level cache; calls are captured into a graph and its replays timed with events; medians.
+/// Inputs are random and rotate; calls are captured into graphs, whose replays are timed with events in turns of 6 ms; medians.
 /// TOP/s are 2 m n k / time.
 
 #include <cuda_runtime.h>
@@ -119,7 +119,7 @@ void bench_ceiling(cuda::Stream stream, int rounds) {
   require(cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
   const Buffer out = Buffer::allocate(4, kDevice);
   bench::TimedGraph timed(stream, [&](std::size_t) { instruction_rate<<<static_cast<unsigned>(blocks), 256, 64 * 1024, stream>>>(out.as<int>()); }, 1);
-  report("instruction alone, m64n256k256", "registers", bench::in_turns({&timed}, rounds)[0],
+  report("instruction alone, m64n256k256", "registers", bench::in_long_turns({&timed}, rounds)[0],
          2.0 * blocks * 2 * kCeilingSteps * 64.0 * 256.0 * 256.0);
 }
 
@@ -159,7 +159,7 @@ void bench_cube(const Cube& cube, const std::string& kernels, cuda::Stream strea
   }
   std::vector<bench::TimedGraph*> timed;
   for (const auto& graph : graphs) timed.push_back(graph.get());
-  const std::vector<double> medians = bench::in_turns(timed, rounds);
+  const std::vector<double> medians = bench::in_long_turns(timed, rounds);
   double best_int8 = 0.0;
   for (std::size_t i = 0; i < names.size(); ++i) {
     report(names[i], cube.text(), medians[i], cube.operations());
@@ -186,7 +186,7 @@ void bench_pack(cuda::Stream stream, int rounds) {
       q.push_back(cuda::allocate_int1(m, k, kDevice));
     }
     bench::TimedGraph timed(stream, [&](std::size_t i) { cuda::quantize(x[i], q[i], stream); }, kSets);
-    const double us = bench::in_turns({&timed}, rounds)[0];
+    const double us = bench::in_long_turns({&timed}, rounds)[0];
     std::printf("%-44s %-24s %9.2f us %8.2f TB/s\n", (std::string("pack ") + std::string(name_of(dtype))).c_str(), "8192x8192", us,
                 (static_cast<double>(bytes) + static_cast<double>(m * k) / 8) / us * 1e-6);
   }
@@ -205,7 +205,7 @@ void bench_small(cuda::Stream stream, int rounds) {
       graphs.push_back(std::make_unique<bench::TimedGraph>(stream, [&](std::size_t) { cuda::matmul(x, w, y, stream, {.kernel = name}); }, 1));
       timed.push_back(graphs.back().get());
     }
-    const std::vector<double> medians = bench::in_turns(timed, rounds);
+    const std::vector<double> medians = bench::in_long_turns(timed, rounds);
     for (std::size_t i = 0; i < names.size(); ++i) report(names[i].empty() ? "narrow, fp16" : names[i] + ", fp16", s.text(), medians[i], s.operations());
   }
 }
@@ -234,7 +234,7 @@ void bench_conv(cuda::Stream stream, int rounds) {
       const cuda::BinaryThresholds thresholds{words(layer.outputs * 4, 5, stream), words(layer.outputs * 4, 6, stream)};
       bench::TimedGraph half(stream, [&](std::size_t) { cuda::binary_conv2d(x, w, y, stream); }, 1);
       bench::TimedGraph one_bit(stream, [&](std::size_t) { cuda::binary_conv2d(x, w, thresholds, bits, stream); }, 1);
-      const std::vector<double> medians = bench::in_turns({&half, &one_bit}, rounds);
+      const std::vector<double> medians = bench::in_long_turns({&half, &one_bit}, rounds);
       const std::string shape = std::to_string(images) + "x" + std::to_string(layer.size) + "x" + std::to_string(layer.size) + "x" + std::to_string(layer.channels) +
                                 "->" + std::to_string(layer.outputs) + "/" + std::to_string(layer.stride);
       const double operations = 2.0 * static_cast<double>(images * out * out * layer.outputs * k);
@@ -256,7 +256,7 @@ int main(int argc, char** argv) {
   }
   const cuda::OwnedStream stream;
   const bench::CublasLt peer;
-  const int rounds = quick ? 7 : 21;
+  const int rounds = quick ? 3 : 5;
   const auto wants = [&](const char* part) { return only.empty() || only == part; };
   bench_ceiling(stream, rounds);
   for (const Cube& cube : kCubes)

@@ -18,8 +18,8 @@ namespace {
 constexpr std::string_view kPrefix = "sm90_matmul_int1_int1_", kAnyName = "any_matmul_int1_int1";
 constexpr std::int64_t kAlignment = 16, kMost = std::numeric_limits<std::int32_t>::max() / 2;
 /// Of so few rows or products the plain kernel is done before tensor cores have their operands.
-constexpr std::int64_t kTinyRows = 16;
-constexpr double kTinyProducts = 1 << 24;
+constexpr std::int64_t kTinyRows = 2;
+constexpr double kTinyProducts = 1 << 20;
 
 void require(bool condition, std::string_view sentence) {
   if (!condition) throw InvalidArgument(std::string("matmul: ").append(sentence));

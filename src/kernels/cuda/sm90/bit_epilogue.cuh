@@ -38,23 +38,29 @@ __device__ inline void finish_bits(const BitParams& p, const BitTerm (&rows)[2],
   }
 }
 
-/// A warp's part of a tile by tensor copies, box by box (`boxes` so far) through the warp's staging memory, which earlier copies may still
-/// be reading.
+/// Where a warp's 16 rows and its warpgroup's columns begin in the tile.
+template <class T>
+__device__ inline int2 place_in_tile(int thread) {
+  const int group = thread / 128;
+  return {group % T::kGroupsM * 64 + thread % 128 / 32 * 16, group / T::kGroupsM * T::kGroupN};
+}
+
+/// A warp's part of a tile by tensor copies, box by box through the warp's staging memory, which the copy before may still be reading.
 template <class T, int kElementBytes>
 __device__ inline void store_boxes(const BitParams& p, const CUtensorMap& d, const BitShared<T>& shared, int slot,
-                                   const int (&popcounts)[T::kCount], int row, int column, unsigned& boxes) {
-  constexpr int kSums = 64 / kElementBytes;
-  const int thread = thread_here(), lane = thread % 32, warp = thread / 32;
-  std::byte* const staging = shared.staging + warp * T::kBoxes * kOutputBoxBytes;
-  const BitTerm rows[2] = {shared.row_terms(slot)[warp * 16 + lane / 4], shared.row_terms(slot)[warp * 16 + lane / 4 + 8]};
-  const BitTerm* const columns = shared.column_terms(slot) + lane % 4 * 2;
+                                   const int (&popcounts)[T::kCount], int row, int column) {
+  constexpr int kSums = T::kBoxRowBytes / 2 / kElementBytes;
+  const int thread = thread_here(), lane = thread % 32;
+  const int2 inside = place_in_tile<T>(thread);
+  std::byte* const box = shared.staging + thread / 32 * T::kBoxBytes;
+  const BitTerm rows[2] = {shared.row_terms(slot)[inside.x + lane / 4], shared.row_terms(slot)[inside.x + lane / 4 + 8]};
+  const BitTerm* const columns = shared.column_terms(slot) + inside.y + lane % 4 * 2;
   ColumnTerms<kSums> terms[2];
   terms[0].load(columns, 0);
 #pragma unroll
   for (int from = 0; from < T::kCount; from += kSums) {
-    std::byte* const box = staging + boxes++ % T::kBoxes * kOutputBoxBytes;
     if (from + kSums < T::kCount) terms[(from / kSums + 1) % 2].load(columns, (from + kSums) * 2);
-    if (lane == 0) wait_stores_read<T::kBoxes - 1>();
+    if (lane == 0) wait_stores_read<0>();
     __syncwarp();
     float v[kSums];
     finish_bits(p, rows, terms[from / kSums % 2], popcounts + from, v);
@@ -62,43 +68,41 @@ __device__ inline void store_boxes(const BitParams& p, const CUtensorMap& d, con
     fence_shared_for_copies();
     __syncwarp();
     if (lane == 0) {
-      copy_box_out(d, column + from * 2, row + warp * 16, box);
+      copy_box_out(d, column + inside.y + from * 2, row + inside.x, box);
       commit_stores();
     }
   }
 }
 
-/// Any epilogue and alignment: popcounts through the warp's shared memory, then a row of 32 columns at a time. The parts are a loop, so that
-/// its code is there once.
+/// Any epilogue and alignment: popcounts through the warp's shared memory, then rows of 16 columns. The parts are a loop, so that its code is
+/// there once.
 template <class T>
 __device__ inline void store_bits_any(const BitParams& p, const BitShared<T>& shared, int slot, const int (&popcounts)[T::kCount], int row,
                                       int column) {
-  const int thread = thread_here(), lane = thread % 32, warp = thread / 32;
-  int* const values = reinterpret_cast<int*>(shared.staging + warp * T::kBoxes * kOutputBoxBytes);  // [16][32], columns exchanged
+  static_assert(T::kBoxBytes >= 16 * 16 * 4);
+  const int thread = thread_here(), lane = thread % 32;
+  const int2 inside = place_in_tile<T>(thread);
+  int* const values = reinterpret_cast<int*>(shared.staging + thread / 32 * T::kBoxBytes);  // [16][16]
 #pragma unroll 1
-  for (int part = 0; part < T::kCount / 16; ++part) {
+  for (int part = 0; part < T::kCount / 8; ++part) {
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < T::kCount; ++i) {
-      const int r = lane / 4 + i / 2 % 2 * 8, c = i / 4 % 4 * 8 + lane % 4 * 2 + i % 2;
-      if (i / 16 == part) values[r * 32 + (c ^ (r % 8 * 4))] = popcounts[i];
-    }
+    for (int i = 0; i < T::kCount; ++i)
+      if (i / 8 == part) values[(lane / 4 + i / 2 % 2 * 8) * 16 + i / 4 % 2 * 8 + lane % 4 * 2 + i % 2] = popcounts[i];
     __syncwarp();
-    const int inside = part * 32 + lane, c = column + inside;
-    const BitTerm of_column = shared.column_terms(slot)[inside];
+    const int of_tile = inside.y + part * 16 + lane % 16, c = column + of_tile;
+    const BitTerm of_column = shared.column_terms(slot)[of_tile];
 #pragma unroll 1
-    for (int r = 0; r < 16; ++r) {
-      const int d_row = row + warp * 16 + r;
+    for (int r = lane / 16; r < 16; r += 2) {
+      const int d_row = row + inside.x + r;
       if (d_row >= p.m || c >= p.n) continue;
-      const BitTerm of_row = shared.row_terms(slot)[warp * 16 + r];
-      const int sum = 4 * values[r * 32 + (lane ^ (r % 8 * 4))] + of_row.offset + of_column.offset + p.k;
+      const BitTerm of_row = shared.row_terms(slot)[inside.x + r];
+      const int sum = 4 * values[r * 16 + lane % 16] + of_row.offset + of_column.offset + p.k;
       const std::int64_t at = d_row * p.pitch + c;
-      if (p.epilogue.out == DType::kI32) {
+      if (p.epilogue.out == DType::kI32)
         static_cast<int*>(p.d)[at] = sum;
-      } else {
-        const float v = __fmul_rn(__int2float_rn(sum), __fmul_rn(of_row.scale, of_column.scale));
-        finish_product(p.epilogue, p.d, v, d_row, c, p.n, at);
-      }
+      else
+        finish_product(p.epilogue, p.d, __fmul_rn(__int2float_rn(sum), __fmul_rn(of_row.scale, of_column.scale)), d_row, c, p.n, at);
     }
   }
   __syncwarp();

@@ -2,10 +2,10 @@
 /// The Hopper main loop of products of bits, D = epilogue(A * B^T) of matrices of +-1.
 ///
 /// Mapping:  persistent thread blocks. One producer thread copies blocks of 1024 bits along k of A and B by TMA into a ring of stages; two
-///           consumer warpgroups, 64 rows of the tile each, multiply them by wgmma (and + popcount, 256 bits a step). In clusters of two the
-///           thread blocks lie one above the other and each loads half of B for both.
-/// Turns:    one warpgroup alone keeps the tensor cores busy, so the two multiply in turn, `chunk` blocks each: while one finishes its sums and
-///           stores them, the other one multiplies. The ring is what the first may be ahead of the second.
+///           or four consumer warpgroups, each its own part of the tile, multiply them by wgmma (and + popcount, 256 bits a step). In clusters
+///           of two the thread blocks lie one above the other and each loads half of B for both.
+/// Turns:    one warpgroup alone keeps the tensor cores busy, so they multiply in turn, `chunk` blocks each: while one finishes its sums and
+///           stores them, the others multiply. The ring is what the first may be ahead of the last.
 /// Requires: compute capability 9.0; rows of A and B 16-byte aligned, zeros beyond k, terms (checked in ops/).
 /// Bound:    arithmetic (32,768 products a cycle and multiprocessor) for k beyond some 4,000, else the bytes of D. Meaning:
 ///           reference/matmul.cc, bit for bit.
@@ -51,10 +51,11 @@ __device__ void produce_bits(const BitParams& p, const CUtensorMap& a, const CUt
 template <class T>
 __device__ void consume_bits(const BitParams& p, const CUtensorMap& d, const BitShared<T>& shared, int worker, int rank) {
   const int lane = static_cast<int>(threadIdx.x) % 32, group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);
-  const std::uint32_t first_a = operand_word(shared_address(shared.a(0)) + group * 64 * 128), first_b = operand_word(shared_address(shared.b(0)));
+  const std::uint32_t first_a = operand_word(shared_address(shared.a(0)) + group % T::kGroupsM * 64 * 128),
+                      first_b = operand_word(shared_address(shared.b(0)) + group / T::kGroupsM * T::kGroupN * 128);
   Ring<T::kStages> at;
   Ring<T::kTerms> terms;
-  unsigned turns = 0, boxes = 0;
+  unsigned turns = 0;
   int popcounts[T::kCount];
 #pragma unroll
   for (int i = 0; i < T::kCount; ++i) popcounts[i] = 0;
@@ -76,7 +77,7 @@ __device__ void consume_bits(const BitParams& p, const CUtensorMap& d, const Bit
     wgmma_commit();
   };
 
-  if (group == 1 && lane == 0) shared.turn[0].arrive();  // the first turn is the first warpgroup's
+  if (group == T::kConsumers - 1 && lane == 0) shared.turn[0].arrive();  // the first turn is the first warpgroup's
   wait_for_earlier_kernels();                             // from here on D is written
   for (int tile = worker; tile < p.tiles; tile += p.workers) {
     pin(popcounts);
@@ -96,7 +97,7 @@ __device__ void consume_bits(const BitParams& p, const CUtensorMap& d, const Bit
         release(at.slot);
         at = next;
       }
-      if (lane == 0) shared.turn[group ^ 1].arrive();
+      if (lane == 0) shared.turn[group + 1 < T::kConsumers ? group + 1 : 0].arrive();
       wgmma_wait<0>();
       release(at.slot);
       at.advance();
@@ -107,9 +108,9 @@ __device__ void consume_bits(const BitParams& p, const CUtensorMap& d, const Bit
     if (!p.boxed)
       store_bits_any<T>(p, shared, terms.slot, popcounts, place.x, place.y);
     else if (p.epilogue.out == DType::kF16 || p.epilogue.out == DType::kBf16)
-      store_boxes<T, 2>(p, d, shared, terms.slot, popcounts, place.x, place.y, boxes);
+      store_boxes<T, 2>(p, d, shared, terms.slot, popcounts, place.x, place.y);
     else
-      store_boxes<T, 4>(p, d, shared, terms.slot, popcounts, place.x, place.y, boxes);
+      store_boxes<T, 4>(p, d, shared, terms.slot, popcounts, place.x, place.y);
     __syncwarp();  // the terms are read
     if (lane == 0) shared.terms_empty[terms.slot].arrive();
     terms.advance();
@@ -145,10 +146,10 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   let_next_kernel_start();
 
   if (threadIdx.x >= T::kConsumerThreads) {
-    give_registers<40>();
+    give_registers<T::kProducerRegisters>();
     if (threadIdx.x == T::kConsumerThreads) produce_bits<T>(p, a, b, shared, worker, rank);
   } else {
-    take_registers<232>();
+    take_registers<T::kConsumerRegisters>();
     consume_bits<T>(p, d, shared, worker, rank);
   }
   if constexpr (T::kCluster > 1) cluster_sync();  // nobody leaves while its shared memory may still be used from outside
