@@ -1,4 +1,4 @@
-/// MSFP products on the GPU, both sides packed, beside bf16 by cuBLASLt in the same run. The time of a product includes the decoding of w.
+/// MSFP products on the GPU, both sides packed, beside bf16 by cuBLASLt in the same run. The time of a product includes all decoding.
 ///   bench_cuda_msfp [--json FILE] [--quick]
 /// Inputs are random and rotate; calls are captured into a graph and its replays timed with events in turns of 6 ms; medians. TFLOP/s are 2 m n k / time.
 
@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
         add("cuBLASLt bf16, algorithm " + std::to_string(a), [&, a](std::size_t i) { peer.run(product, a, x[i].data(), w[i].data(), y[i].data(), stream); });
     }
     std::vector<std::vector<cuda::MsfpMatrix>> matrices;  // [format][2 * set + side]
-    Buffer workspace = Buffer::allocate(static_cast<std::size_t>(s.n * s.k) * 2 + 4096, kDevice);
+    const Buffer workspace = Buffer::allocate(static_cast<std::size_t>((s.m + s.n) * s.k) * 2 + 4096, kDevice);
     for (const char* name : {"msfp16", "msfp12"}) {
       const Scheme scheme = Scheme::parse(name);
       auto& mine = matrices.emplace_back();

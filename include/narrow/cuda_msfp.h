@@ -38,8 +38,8 @@ struct MsfpMatmulOptions {
   std::string_view kernel{};         ///< a row of msfp_matmul_kernel_names() by name, for tests; the best one otherwise
 };
 
-/// Scratch memory of a product: w in bf16, and some counters.
-std::size_t msfp_matmul_workspace(const MsfpMatrix& w);
+/// Scratch memory of a product: x and w in bf16, and some counters.
+std::size_t msfp_matmul_workspace(const MsfpMatrix& x, const MsfpMatrix& w);
 /// y [m, n], contiguous columns, fp32, fp16 or bf16:
 ///   convert(activate(sum_k x[m, k] * w[n, k] + bias[n]) + residual[m, n]).  The two sides may have different msfp formats.
 void matmul(const MsfpMatrix& x, const MsfpMatrix& w, const Tensor& y, Stream stream, const MsfpMatmulOptions& options = {}, Workspace workspace = {});

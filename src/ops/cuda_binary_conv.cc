@@ -60,6 +60,7 @@ BitConvProblem problem_of(const DeviceQuantized& x, const DeviceBinaryConv2d& w)
   require_input(x.shape, w);
   BitConvProblem p;
   p.shape = shape_of(w, x.shape);
+  require(p.shape.positions() <= kMost, "there are more than 2^30 output positions");
   p.x = x.codes.as<std::uint32_t>();
   p.w = w.codes.as<std::uint32_t>();
   p.offsets = w.offsets.as<std::int32_t>();

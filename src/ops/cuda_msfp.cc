@@ -76,7 +76,7 @@ DeviceQuantized unprepare_msfp(const MsfpMatrix& q, Stream stream) {
   return result;
 }
 
-std::size_t msfp_matmul_workspace(const MsfpMatrix& w) { return msfp_scratch_bytes(w.rows, w.depth); }
+std::size_t msfp_matmul_workspace(const MsfpMatrix& x, const MsfpMatrix& w) { return msfp_scratch_bytes(view_of(x), view_of(w)); }
 
 void matmul(const MsfpMatrix& x, const MsfpMatrix& w, const Tensor& y, Stream stream, const MsfpMatmulOptions& options, Workspace workspace) {
   const MsfpProblem problem = problem_of(x, w, y, options);
@@ -86,8 +86,8 @@ void matmul(const MsfpMatrix& x, const MsfpMatrix& w, const Tensor& y, Stream st
   const bool is_hopper = byte_device().is_hopper;
   if (options.kernel == kHopperName && !is_hopper) throw Unsupported(fmt::format("matmul: the kernel {} does not run on this device", options.kernel));
   if (options.kernel == kAnyName || !is_hopper) return check(launch_msfp_product_any(problem, stream), kAnyName);
-  const Scratch decoded(msfp_matmul_workspace(w), workspace, stream);
-  check(launch_msfp_product(problem, decoded.data(), stream), "matmul");
+  const Scratch scratch(msfp_matmul_workspace(x, w), workspace, stream);
+  check(launch_msfp_product(problem, scratch.data(), stream), "matmul");
 }
 
 std::vector<std::string> msfp_matmul_kernel_names() { return {std::string(kHopperName), std::string(kAnyName)}; }

@@ -85,8 +85,8 @@ __device__ int ones_of(const Vector& vector) {
 
 /// Where a unit of words of a window comes from: the place of its tap, and its word in a pixel. Beyond the last tap the row is outside of any
 /// image.
-struct UnitPlace {
-  int row, column, word;
+struct alignas(16) UnitPlace {
+  int row, column, word, unused;
 };
 constexpr int kNoRow = -(1 << 30);
 
@@ -149,23 +149,20 @@ __global__ void __launch_bounds__(kThreads) convolve(const BitConvProblem p) {
   const int mine = thread % kPositions, half = thread / kPositions;
   const std::int64_t position = first + mine;
   const bool exists = position < positions;
-  const int in_image = static_cast<int>(position % (s.out_height * s.out_width));
-  const int top = in_image / s.out_width * s.stride_h - s.pad_h, left = in_image % s.out_width * s.stride_w - s.pad_w;
+  const int image_number = static_cast<int>(position) / (s.out_height * s.out_width), in_image = static_cast<int>(position) - image_number * s.out_height * s.out_width;
+  const int out_row = in_image / s.out_width, top = out_row * s.stride_h - s.pad_h, left = (in_image - out_row * s.out_width) * s.stride_w - s.pad_w;
   const int tap_words = s.tap_words(), pixel_words = s.groups * tap_words, taps = s.taps();
-  const std::uint32_t* image = p.x + (position / (s.out_height * s.out_width) * s.height * s.width * pixel_words + std::int64_t{group} * tap_words);
+  const std::uint32_t* image = p.x + (std::int64_t{image_number} * s.height * s.width * pixel_words + std::int64_t{group} * tap_words);
   const auto inside = [&](int row, int column) { return exists && row >= 0 && row < s.height && column >= 0 && column < s.width; };
   if (half == 0) {
-    std::uint32_t any = 0;
-    for (int first_tap = 0; first_tap < taps; first_tap += 32) {
-      std::uint32_t mask = 0;
-      for (int i = 0; i < min(32, taps - first_tap); ++i) {
-        const int tap = first_tap + i;
-        if (!inside(top + tap / s.kernel_w, left + tap % s.kernel_w)) mask |= 1u << i;
-      }
-      shared.outside[mine][first_tap / 32] = mask;
-      any |= mask;
+    const bool whole = exists && top >= 0 && left >= 0 && top + s.kernel_h <= s.height && left + s.kernel_w <= s.width;
+    shared.border[mine] = !whole;
+    std::uint32_t mask = 0;
+    for (int tap = 0, row = top, column = left; !whole && tap < taps; ++tap, ++column) {
+      if (column == left + s.kernel_w) column = left, ++row;
+      if (!inside(row, column)) mask |= 1u << (tap % 32);
+      if (tap % 32 == 31 || tap == taps - 1) shared.outside[mine][tap / 32] = mask, mask = 0;
     }
-    shared.border[mine] = any != 0;
   }
 
   const int real_outputs = min(kConvOutputs, s.outputs - first_output);
@@ -188,7 +185,7 @@ __global__ void __launch_bounds__(kThreads) convolve(const BitConvProblem p) {
     __syncthreads();
     if (thread < count / kUnit) {
       const int at = begin / kUnit + thread, tap = at / units_of_tap;
-      shared.units[thread] = {tap < taps ? tap / s.kernel_w : kNoRow, tap % s.kernel_w, (at - tap * units_of_tap) * kUnit};
+      shared.units[thread] = {tap < taps ? tap / s.kernel_w : kNoRow, tap % s.kernel_w, (at - tap * units_of_tap) * kUnit, 0};
     }
     __syncthreads();
     constexpr int kBatch = kUnit == 4 ? 8 : 16;  // loads of a thread in flight

@@ -12,7 +12,7 @@
 
 namespace narrow::cuda {
 
-constexpr int kMsfpBox = 16, kMsfpDepth = 128, kMsfpRows = 128;
+constexpr int kMsfpBox = 16, kMsfpDepth = 128, kMsfpRows = 128, kMsfpPanel = 256;
 
 constexpr std::int64_t padded_msfp_depth(std::int64_t k) { return (k + kMsfpDepth - 1) / kMsfpDepth * kMsfpDepth; }
 constexpr std::int64_t padded_msfp_rows(std::int64_t rows) { return (rows + kMsfpRows - 1) / kMsfpRows * kMsfpRows; }
@@ -46,10 +46,13 @@ struct MsfpCanonical {
 int launch_prepare_msfp(const MsfpCanonical& from, const MsfpView& to, Stream stream);
 int launch_unprepare_msfp(const MsfpView& from, const MsfpCanonical& to, Stream stream);
 
-/// Scratch memory of launch_msfp_product: B in bf16, a counter for every 256 rows of it, and one more.
-constexpr std::size_t msfp_scratch_bytes(std::int64_t rows, std::int64_t depth) { return static_cast<std::size_t>(rows * depth * 2 + ((rows + 255) / 256 + 1) * 4); }
+constexpr std::int64_t msfp_panels(std::int64_t rows) { return (rows + kMsfpPanel - 1) / kMsfpPanel; }
+/// Scratch memory of launch_msfp_product: A and B in bf16, a counter for every kMsfpPanel rows of them, and one more.
+constexpr std::size_t msfp_scratch_bytes(const MsfpView& a, const MsfpView& b) {
+  return static_cast<std::size_t>((a.rows + b.rows) * a.depth * 2 + (msfp_panels(a.rows) + msfp_panels(b.rows) + 1) * 4);
+}
 /// Hopper alone; the scratch memory is 128-byte aligned. Results are CUDA's error codes.
-int launch_msfp_product(const MsfpProblem& problem, void* decoded, Stream stream);
+int launch_msfp_product(const MsfpProblem& problem, void* scratch, Stream stream);
 /// Any device: the exact sums of boxes, added up in fp32 in order.
 int launch_msfp_product_any(const MsfpProblem& problem, Stream stream);
 

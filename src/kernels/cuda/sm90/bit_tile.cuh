@@ -17,7 +17,8 @@ struct BitTile {
   static constexpr int kTileM = 128, kTileN = kTileN_, kStages = kStages_, kCluster = kCluster_;
   static constexpr int kGroupsM = 2, kGroupsN = kGroupsN_, kGroupN = kTileN / kGroupsN;
   static constexpr int kConsumers = kGroupsM * kGroupsN, kConsumerThreads = kConsumers * 128, kThreads = kConsumerThreads + 128;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 112, kProducerRegisters = 40;
+  /// Together what the launch gives: 3 * 168, or 5 * 96, of every 128 threads.
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 104, kProducerRegisters = 40;
   static constexpr int kCount = kGroupN / 2;  ///< sums of a thread
   static constexpr int kBytesA = kTileM * 128, kBytesB = kTileN * 128, kStageBytes = kBytesA + kBytesB;
   static constexpr int kBoxRowBytes = kBoxRowBytes_, kBoxBytes = 16 * kBoxRowBytes;  ///< a warp stages one box of D, 16 rows, at a time

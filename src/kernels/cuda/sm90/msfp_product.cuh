@@ -2,10 +2,8 @@
 /// The Hopper main loop of MSFP products, D = epilogue(A * B^T).
 ///
 /// Mapping:  persistent thread blocks, tiles of 128 x 256, clusters of two that lie one above the other and share B. One producer thread
-///           copies 64 columns at a time: A's packed codes, its exponents, and B in bf16. Two consumer warpgroups, 64 rows each, decode A into
-///           wgmma's register operand, the next 64 columns while these are multiplied. The first begins every tile some blocks ahead of the
-///           second, so that one's epilogue runs under the other's products.
-/// Decoding: B once, into memory that stays in the second-level cache: the panels of 256 rows that the first tiles read by a kernel in front, the
+///           copies 64 columns of A and B in bf16 at a time; two consumer warpgroups, 64 rows each, multiply.
+/// Decoding: once, into memory that stays in the second-level cache: the panels of 256 rows that the first tiles read by a kernel in front, the
 ///           others by the three warps beside the producer, while tiles are multiplied. A counter per panel says when it is there.
 /// Requires: compute capability 9.0; prepared operands (msfp_product.h).
 /// Bound:    arithmetic (2,048 products a cycle and multiprocessor) and power. Meaning: reference/msfp.cc within the bound of the numerics
@@ -17,34 +15,34 @@
 #include "kernels/cuda/sm90/output_box.cuh"
 #include "kernels/cuda/sm90/ptx.cuh"
 #include "kernels/cuda/sm90/ring.cuh"
-#include "kernels/cuda/sm90/wgmma_registers.cuh"
+#include "kernels/cuda/sm90/wgmma_bf16.cuh"
 
 namespace narrow::cuda::sm90 {
 
-template <int kBits_, int kStages_ = 5, int kBoxes_ = 1>
+/// What is known when the kernel is compiled.
 struct MsfpTile {
-  static constexpr int kBits = kBits_, kTileM = 128, kTileN = 256, kDepth = 64, kStages = kStages_, kCluster = 2, kBoxes = kBoxes_;
+  static constexpr int kTileM = 128, kTileN = 256, kDepth = 64, kStages = 4, kCluster = 2, kBoxes = 1;
   static constexpr int kConsumers = 2, kConsumerThreads = kConsumers * 128, kThreads = kConsumerThreads + 128;
   static constexpr int kCount = kTileN / 2;  ///< sums of a thread
-  static constexpr int kRowBytesA = kDepth * kBits / 8;
-  static constexpr int kBytesB = kTileN * kDepth * 2, kBytesA = kTileM * kRowBytesA, kExponentBytes = kTileM * 4;
-  static constexpr int kCopiedBytes = kBytesB + kBytesA + kExponentBytes, kStageBytes = (kCopiedBytes + 1023) / 1024 * 1024;
-  static constexpr int kShared = 1024 + kStages * kStageBytes + kConsumers * 4 * kBoxes * kOutputBoxBytes + (2 * kStages + 1) * static_cast<int>(sizeof(Barrier));
-  static_assert(kShared <= 232448);
+  static constexpr int kBytesA = kTileM * kDepth * 2, kBytesB = kTileN * kDepth * 2, kStageBytes = kBytesA + kBytesB;
+  static constexpr int kShared = 1024 + kStages * kStageBytes + kConsumers * 4 * kBoxes * kOutputBoxBytes + 2 * kStages * static_cast<int>(sizeof(Barrier));
+  static_assert(kShared <= 232448 && kTileM * kCluster == kMsfpPanel && kTileN == kMsfpPanel);
+};
+
+/// An operand: packed, in bf16, and which panels of kMsfpPanel rows of that are there. The kernel in front writes the first ones.
+struct MsfpOperand {
+  MsfpView packed;
+  uint4* decoded;
+  int panels, first_panel;  ///< panels from first_panel on are decoded beside the products
+  std::uint32_t* done;      ///< [panels]: chunks of them that are written
 };
 
 struct MsfpParams {
-  int m, n, blocks;  ///< blocks of 64 columns, an even number
+  int m, n, blocks;  ///< blocks of 64 columns
   int tiles_m, tiles_n, tiles, workers, band;  ///< in units of a cluster's tile
-  int lead;                                    ///< blocks that the first warpgroup begins a tile ahead of the second
   bool boxed;                                  ///< D leaves by tensor copies: aligned rows, nothing in the epilogue
-  MsfpView b;                                  ///< packed
-  uint4* decoded;                              ///< B in bf16, the panels from first_panel on still to be written
-  int first_panel;
-  std::uint32_t* done;                         ///< [panel of 256 rows of B]: chunks of it that are written
-  std::uint32_t* next_chunk;                   ///< of the panels from first_panel on: chunks that are taken
-  const std::uint32_t* exponents;              ///< of A
-  std::int64_t exponent_rows;
+  MsfpOperand a, b;
+  std::uint32_t* next_chunk;  ///< of b's panels and then a's: chunks that are taken
   ByteEpilogue epilogue;
   void* d;
   std::int64_t pitch;
@@ -57,18 +55,15 @@ struct MsfpShared {
   std::byte* staging;
   Barrier* full;
   Barrier* empty;
-  Barrier* ahead;
 
   __device__ explicit MsfpShared(std::byte* memory) {
     tiles = memory + (1024 - shared_address(memory) % 1024) % 1024;
     staging = tiles + T::kStages * T::kStageBytes;
     full = reinterpret_cast<Barrier*>(staging + T::kConsumers * 4 * T::kBoxes * kOutputBoxBytes);
     empty = full + T::kStages;
-    ahead = empty + T::kStages;
   }
-  __device__ std::byte* b(int stage) const { return tiles + stage * T::kStageBytes; }
-  __device__ std::byte* a(int stage) const { return b(stage) + T::kBytesB; }
-  __device__ std::uint32_t* exponents(int stage) const { return reinterpret_cast<std::uint32_t*>(a(stage) + T::kBytesA); }
+  __device__ std::byte* a(int stage) const { return tiles + stage * T::kStageBytes; }
+  __device__ std::byte* b(int stage) const { return a(stage) + T::kBytesA; }
 };
 
 /// The first row and column of D of this thread block's part of a tile: bands of `band` tiles along m, and inside a band m first.
@@ -79,36 +74,38 @@ __device__ inline int2 place_of_msfp(const MsfpParams& p, int tile, int rank) {
   return {((first + inside % height) * T::kCluster + rank) * T::kTileM, inside / height * T::kTileN};
 }
 
-/// Waits until a panel of B is decoded, and makes it visible to tensor copies of this thread. A panel has as many chunks as a row has boxes.
-__device__ inline void wait_for_panel(const MsfpParams& p, int panel) {
-  if (panel < p.first_panel) return;
-  const auto chunks = static_cast<std::uint32_t>(p.b.depth / kMsfpBox);
+/// Waits until a panel is decoded. A panel has as many chunks as a row has boxes.
+__device__ inline void wait_for_panel(const MsfpOperand& operand, int panel) {
+  if (panel < operand.first_panel || panel >= operand.panels) return;
+  const auto chunks = static_cast<std::uint32_t>(operand.packed.depth / kMsfpBox);
   std::uint32_t done;
   do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(done) : "l"(p.done + panel) : "memory");
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(done) : "l"(operand.done + panel) : "memory");
   } while (done < chunks);
-  asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-/// The warps beside the producer: they decode the panels of B that the first tiles do not need, while those are multiplied. Warps take chunks of
-/// 256 boxes as they come, so that nobody waits for a thread block that is not there.
-template <class T>
-__device__ void decode_panels(const MsfpParams& p) {
-  constexpr int kChunk = T::kTileN;  // boxes: a panel is kTileN rows
+/// The warps beside the producer: they decode the panels that the first tiles do not need, while those are multiplied; B's before A's, which the
+/// next band of tiles reads. Warps take chunks of as many boxes as a panel has rows, as they come, so that nobody waits for a thread block that
+/// is not there.
+__device__ inline void decode_panels(const MsfpParams& p) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t boxes = p.b.depth / kMsfpBox, first = p.first_panel * boxes, chunks = p.tiles_n * boxes, end = p.b.rows * boxes;
+  const std::int64_t boxes = p.b.packed.depth / kMsfpBox;
+  const std::int64_t of_b = (p.b.panels - p.b.first_panel) * boxes, of_a = (p.a.panels - p.a.first_panel) * boxes;
   wait_for_earlier_kernels();
   for (;;) {
     std::uint32_t taken = 0;
     if (lane == 0) taken = atomicAdd(p.next_chunk, 1u);
-    const std::int64_t chunk = first + __shfl_sync(0xFFFFFFFFu, taken, 0);
-    if (chunk >= chunks) return;
-    for (std::int64_t index = chunk * kChunk + lane; index < min((chunk + 1) * kChunk, end); index += 32) decode_box(p.b, index, p.decoded);
+    taken = __shfl_sync(0xFFFFFFFFu, taken, 0);
+    if (taken >= of_b + of_a) return;
+    const MsfpOperand& operand = taken < of_b ? p.b : p.a;
+    const std::int64_t chunk = (taken < of_b ? taken : taken - of_b) + operand.first_panel * boxes;
+    const std::int64_t end = min((chunk + 1) * kMsfpPanel, operand.packed.rows * boxes);
+    for (std::int64_t index = chunk * kMsfpPanel + lane; index < end; index += 32) decode_box(operand.packed, index, operand.decoded);
     asm volatile("fence.proxy.async.global;" ::: "memory");
     __syncwarp();
     if (lane == 0) {
       __threadfence();
-      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(p.done + chunk / boxes) : "memory");
+      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(operand.done + chunk / boxes) : "memory");
     }
   }
 }
@@ -120,43 +117,21 @@ __device__ void produce_msfp(const MsfpParams& p, const CUtensorMap& a, const CU
   wait_for_earlier_kernels();
   for (int tile = worker; tile < p.tiles; tile += p.workers) {
     const int2 place = place_of_msfp<T>(p, tile, rank);
-    const int exponent_row = place.x < p.m ? place.x : 0;  // a cluster's second tile may lie below the last row
     constexpr int kHalf = T::kTileN / 2;
-    wait_for_panel(p, place.y / T::kTileN);
+    wait_for_panel(p.a, place.x / kMsfpPanel);
+    wait_for_panel(p.b, place.y / kMsfpPanel);
+    asm volatile("fence.proxy.async.global;" ::: "memory");  // what those warps wrote is visible to the copies
 #pragma unroll 1
     for (int block = 0; block < p.blocks; ++block) {
       shared.empty[at.slot].wait(at.parity ^ 1u);
       Barrier& full = shared.full[at.slot];
-      full.arrive_expecting(T::kCopiedBytes);
-      copy_box(shared.a(at.slot), a, block * T::kRowBytesA, place.x, full);
-      copy_bulk(shared.exponents(at.slot), p.exponents + block * p.exponent_rows + exponent_row, T::kExponentBytes, full);
+      full.arrive_expecting(T::kStageBytes);
+      copy_box(shared.a(at.slot), a, block * T::kDepth, place.x, full);
       copy_box_multicast(shared.b(at.slot) + rank * kHalf * 128, b, block * T::kDepth, place.y + rank * kHalf, full, 3);
       at.advance();
     }
   }
 }
-
-/// 64 rows x 64 columns of A as wgmma's register operand, four steps of 16.
-struct MsfpFragments {
-  std::uint32_t a[4][4];
-
-  template <class T>
-  __device__ void decode(const MsfpShared<T>& shared, int stage, int row, int quad) {
-    const std::uint32_t exponents[2] = {shared.exponents(stage)[row], shared.exponents(stage)[row + 8]};
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int step = i / 2, h = i % 2, r = row + 8 * h;
-      std::uint32_t codes;
-      if constexpr (T::kBits == 8)  // 64-byte swizzle
-        codes = *reinterpret_cast<const std::uint32_t*>(shared.a(stage) + r * 64 + ((step ^ (r / 2 % 4)) * 16) + quad * 4);
-      else
-        codes = *reinterpret_cast<const std::uint16_t*>(shared.a(stage) + r * 32 + step * 8 + quad * 2);
-      const MsfpPairs pairs = msfp_pairs<T::kBits>(codes, msfp_factors<T::kBits>(exponents[h], step));
-      a[step][h] = pairs.first;
-      a[step][2 + h] = pairs.second;
-    }
-  }
-};
 
 template <class T>
 __device__ inline void store_msfp_any(const MsfpParams& p, const MsfpShared<T>& shared, const float (&sums)[T::kCount], int row, int column) {
@@ -210,63 +185,44 @@ __device__ inline void store_msfp_boxes(const MsfpParams& p, const CUtensorMap& 
 /// A consumer warpgroup.
 template <class T>
 __device__ void consume_msfp(const MsfpParams& p, const CUtensorMap& d, const MsfpShared<T>& shared, int worker, int rank) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4, quad = lane % 4;
-  const std::uint32_t first_b = operand_word(shared_address(shared.b(0)));
+  const int lane = static_cast<int>(threadIdx.x) % 32, group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);
+  const std::uint32_t first_a = operand_word(shared_address(shared.a(0)) + group * 64 * 128), first_b = operand_word(shared_address(shared.b(0)));
   Ring<T::kStages> at;
   unsigned boxes = 0;
   float sums[T::kCount];
 #pragma unroll
   for (int i = 0; i < T::kCount; ++i) sums[i] = 0.0f;
-  MsfpFragments even, odd;
 
   const auto release = [&](int slot) {
-    __syncwarp();  // all lanes have read their codes
     if (lane < T::kCluster) arrive_remote(shared.empty[slot], static_cast<std::uint32_t>(lane));
   };
-  const auto issue = [&](const MsfpFragments& fragments, int slot, bool add) {
+  const auto issue = [&](int slot, bool add) {
     const std::uint32_t offset = __shfl_sync(0xFFFFFFFFu, static_cast<std::uint32_t>(slot * (T::kStageBytes / 16)), 0);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < 4; ++step) wgmma_registers<true>(sums, fragments.a[step], operand(first_b + offset + step * 2), add || step > 0);
+    for (int step = 0; step < 4; ++step)
+      wgmma_bf16(sums, operand(first_a + offset + step * 2), operand(first_b + offset + step * 2), add || step > 0);
     wgmma_commit();
-  };
-
-  const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);
-  unsigned tiles = 0;
-  const auto lead = [&](int issued) {
-    if (group == 0 && issued == p.lead && lane == 0) shared.ahead->arrive();
   };
 
   wait_for_earlier_kernels();  // from here on D is written
   for (int tile = worker; tile < p.tiles; tile += p.workers) {
     pin(sums);
-    if (group == 1 && p.lead > 0) shared.ahead->wait(tiles++);
     shared.full[at.slot].wait(at.parity);
-    even.decode(shared, at.slot, row, quad);
-    int before = -1;  // the stage whose products may still run
+    issue(at.slot, false);
 #pragma unroll 1
-    for (int block = 0; block < p.blocks; block += 2) {
-      issue(even, at.slot, block > 0);
-      lead(block + 1);
+    for (int block = 1; block < p.blocks; ++block) {
+      Ring<T::kStages> next = at;
+      next.advance();
+      shared.full[next.slot].wait(next.parity);
+      issue(next.slot, true);
       wgmma_wait<1>();
-      if (before >= 0) release(before);
-      before = at.slot;
-      at.advance();
-      shared.full[at.slot].wait(at.parity);
-      odd.decode(shared, at.slot, row, quad);
-      issue(odd, at.slot, true);
-      lead(block + 2);
-      wgmma_wait<1>();
-      release(before);
-      before = at.slot;
-      at.advance();
-      if (block + 2 < p.blocks) {
-        shared.full[at.slot].wait(at.parity);
-        even.decode(shared, at.slot, row, quad);
-      }
+      release(at.slot);
+      at = next;
     }
     wgmma_wait<0>();
-    release(before);
+    release(at.slot);
+    at.advance();
     pin(sums);
     const int2 place = place_of_msfp<T>(p, tile, rank);
     if (!p.boxed)
@@ -294,7 +250,6 @@ __global__ void __launch_bounds__(T::kThreads, 1)
       shared.full[stage].init(1);
       shared.empty[stage].init(T::kConsumers * 4 * T::kCluster);
     }
-    shared.ahead->init(4);
     fence_barriers();
   }
   __syncthreads();
@@ -304,7 +259,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   if (threadIdx.x >= T::kConsumerThreads) {
     give_registers<56>();
     if (threadIdx.x >= T::kConsumerThreads + 32)
-      decode_panels<T>(p);
+      decode_panels(p);
     else if (threadIdx.x == T::kConsumerThreads)
       produce_msfp<T>(p, a, b, shared, worker, rank);
   } else {
