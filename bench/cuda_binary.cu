@@ -39,7 +39,8 @@ __global__ void fill_words(std::uint32_t* out, std::int64_t count, std::uint64_t
 /// Normal values of standard deviation 32 as int8, and scales between 0.5 and 1.5.
 __global__ void fill_int8(std::int8_t* out, std::int64_t count, std::uint64_t seed) {
   for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += std::int64_t{gridDim.x} * blockDim.x) {
-    const float u = (static_cast<float>(scramble(2 * i, seed) >> 8) + 1.0f) / 16777217.0f, w = static_cast<float>(scramble(2 * i + 1, seed) >> 8) / 16777216.0f;
+    const float u = (static_cast<float>(scramble(2 * i, seed) >> 8) + 1.0f) / 16777217.0f,
+                w = static_cast<float>(scramble(2 * i + 1, seed) >> 8) / 16777216.0f;
     out[i] = static_cast<std::int8_t>(fminf(fmaxf(rintf(32.0f * sqrtf(-2.0f * logf(u)) * cospif(2.0f * w)), -127.0f), 127.0f));
   }
 }
@@ -71,7 +72,8 @@ __global__ void __launch_bounds__(256, 1) instruction_rate(int* out) {
   for (int i = 0; i < kCeilingSteps / 4; ++i) {
     cuda::sm90::wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < 4; ++step) cuda::sm90::wgmma_bits(sums, cuda::sm90::operand(a + step * 2), cuda::sm90::operand(b + step * 2), true);
+    for (int step = 0; step < 4; ++step)
+      cuda::sm90::wgmma_bits(sums, cuda::sm90::operand(a + step * 2), cuda::sm90::operand(b + step * 2), true);
     cuda::sm90::wgmma_commit();
     cuda::sm90::wgmma_wait<1>();
   }
@@ -100,7 +102,12 @@ Buffer words(std::int64_t bytes, unsigned seed, cuda::Stream stream) {
   return buffer;
 }
 cuda::Int1Matrix matrix(std::int64_t n, std::int64_t k, unsigned seed, cuda::Stream stream) {
-  cuda::DeviceQuantized q{Scheme::parse("int1:row"), {n, k}, words(n * k / 8, seed, stream), Buffer::allocate(static_cast<std::size_t>(n) * 4, kDevice), {}, {}};
+  cuda::DeviceQuantized q{Scheme::parse("int1:row"),
+                          {n, k},
+                          words(n * k / 8, seed, stream),
+                          Buffer::allocate(static_cast<std::size_t>(n) * 4, kDevice),
+                          {},
+                          {}};
   fill_scales<<<256, 256, 0, stream>>>(q.scales.as<float>(), n, seed + 1);
   return cuda::prepare_int1(q, stream);
 }
@@ -118,7 +125,8 @@ void bench_ceiling(cuda::Stream stream, int rounds) {
   int blocks = 0;
   require(cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
   const Buffer out = Buffer::allocate(4, kDevice);
-  bench::TimedGraph timed(stream, [&](std::size_t) { instruction_rate<<<static_cast<unsigned>(blocks), 256, 64 * 1024, stream>>>(out.as<int>()); }, 1);
+  bench::TimedGraph timed(
+      stream, [&](std::size_t) { instruction_rate<<<static_cast<unsigned>(blocks), 256, 64 * 1024, stream>>>(out.as<int>()); }, 1);
   report("instruction alone, m64n256k256", "registers", bench::in_long_turns({&timed}, rounds)[0],
          2.0 * blocks * 2 * kCeilingSteps * 64.0 * 256.0 * 256.0);
 }
@@ -139,12 +147,15 @@ void bench_cube(const Cube& cube, const std::string& kernels, cuda::Stream strea
     graphs.push_back(std::make_unique<bench::TimedGraph>(stream, call, sets));
     names.push_back(name);
   };
-  add("narrow, fp16", [&](std::size_t i) { cuda::matmul(x[i], w[i], y16[i], stream); }, kSets);
-  add("narrow, int32", [&](std::size_t i) { cuda::matmul(x[i], w[i], y32[i], stream); }, 2);
+  add(
+      "narrow, fp16", [&](std::size_t i) { cuda::matmul(x[i], w[i], y16[i], stream); }, kSets);
+  add(
+      "narrow, int32", [&](std::size_t i) { cuda::matmul(x[i], w[i], y32[i], stream); }, 2);
   if (!kernels.empty())
     for (const std::string& name : cuda::int1_matmul_kernel_names())
       if (name.find(kernels) != std::string::npos)
-        add(name + ", fp16", [&, name](std::size_t i) { cuda::matmul(x[i], w[i], y16[i], stream, {.kernel = name}); }, kSets);
+        add(
+            name + ", fp16", [&, name](std::size_t i) { cuda::matmul(x[i], w[i], y16[i], stream, {.kernel = name}); }, kSets);
   Buffer x8, w8;
   bench::CublasLt::Product product{};
   if (peer.available()) {
@@ -154,7 +165,8 @@ void bench_cube(const Cube& cube, const std::string& kernels, cuda::Stream strea
     fill_int8<<<1024, 256, 0, stream>>>(w8.as<std::int8_t>(), cube.n * cube.k, 4);
     product = peer.product(cube.m, cube.n, cube.k, bench::CublasLt::Kind::kInt8ToInt32, nullptr, nullptr);
     for (std::size_t a = 0; a < std::min<std::size_t>(2, product.algorithms.size()); ++a)
-      add("cuBLASLt int8 -> int32, algorithm " + std::to_string(a),
+      add(
+          "cuBLASLt int8 -> int32, algorithm " + std::to_string(a),
           [&, a](std::size_t i) { peer.run(product, a, x8.data(), w8.data(), y32[i].data(), stream); }, 2);
   }
   std::vector<bench::TimedGraph*> timed;
@@ -165,8 +177,8 @@ void bench_cube(const Cube& cube, const std::string& kernels, cuda::Stream strea
     report(names[i], cube.text(), medians[i], cube.operations());
     if (names[i].starts_with("cuBLASLt")) best_int8 = best_int8 == 0.0 ? medians[i] : std::min(best_int8, medians[i]);
   }
-  std::printf("  goal %.0f: %s; %.2f times int8 by cuBLASLt\n", cube.goal, cube.operations() / medians[0] * 1e-6 >= cube.goal ? "reached" : "missed",
-              best_int8 / medians[0]);
+  std::printf("  goal %.0f: %s; %.2f times int8 by cuBLASLt\n", cube.goal,
+              cube.operations() / medians[0] * 1e-6 >= cube.goal ? "reached" : "missed", best_int8 / medians[0]);
 }
 
 /// Packing of bf16 rows, and the product's small shapes.
@@ -185,7 +197,8 @@ void bench_pack(cuda::Stream stream, int rounds) {
       x.push_back(t);
       q.push_back(cuda::allocate_int1(m, k, kDevice));
     }
-    bench::TimedGraph timed(stream, [&](std::size_t i) { cuda::quantize(x[i], q[i], stream); }, kSets);
+    bench::TimedGraph timed(
+        stream, [&](std::size_t i) { cuda::quantize(x[i], q[i], stream); }, kSets);
     const double us = bench::in_long_turns({&timed}, rounds)[0];
     std::printf("%-44s %-24s %9.2f us %8.2f TB/s\n", (std::string("pack ") + std::string(name_of(dtype))).c_str(), "8192x8192", us,
                 (static_cast<double>(bytes) + static_cast<double>(m * k) / 8) / us * 1e-6);
@@ -193,7 +206,8 @@ void bench_pack(cuda::Stream stream, int rounds) {
 }
 
 void bench_small(cuda::Stream stream, int rounds) {
-  constexpr Cube kSmall[] = {{1, 4096, 4096, 0}, {16, 4096, 4096, 0}, {64, 4096, 4096, 0}, {256, 4096, 4096, 0}, {512, 512, 512, 0}, {1024, 1024, 1024, 0}, {2048, 2048, 2048, 0}};
+  constexpr Cube kSmall[] = {{1, 4096, 4096, 0}, {16, 4096, 4096, 0},   {64, 4096, 4096, 0},  {256, 4096, 4096, 0},
+                             {512, 512, 512, 0}, {1024, 1024, 1024, 0}, {2048, 2048, 2048, 0}};
   for (const Cube& s : kSmall) {
     const cuda::Int1Matrix x = matrix(s.m, s.k, 1, stream), w = matrix(s.n, s.k, 2, stream);
     const Tensor y = Tensor::empty(DType::kF16, {s.m, s.n}, kDevice);
@@ -202,11 +216,13 @@ void bench_small(cuda::Stream stream, int rounds) {
     std::vector<std::string> names{""};
     for (const std::string& name : cuda::int1_matmul_kernel_names()) names.push_back(name);
     for (const std::string& name : names) {
-      graphs.push_back(std::make_unique<bench::TimedGraph>(stream, [&](std::size_t) { cuda::matmul(x, w, y, stream, {.kernel = name}); }, 1));
+      graphs.push_back(std::make_unique<bench::TimedGraph>(
+          stream, [&](std::size_t) { cuda::matmul(x, w, y, stream, {.kernel = name}); }, 1));
       timed.push_back(graphs.back().get());
     }
     const std::vector<double> medians = bench::in_long_turns(timed, rounds);
-    for (std::size_t i = 0; i < names.size(); ++i) report(names[i].empty() ? "narrow, fp16" : names[i] + ", fp16", s.text(), medians[i], s.operations());
+    for (std::size_t i = 0; i < names.size(); ++i)
+      report(names[i].empty() ? "narrow, fp16" : names[i] + ", fp16", s.text(), medians[i], s.operations());
   }
 }
 
@@ -214,29 +230,38 @@ void bench_small(cuda::Stream stream, int rounds) {
 struct Layer {
   std::int64_t size, channels, outputs, stride;
 };
-constexpr Layer kLayers[] = {{56, 64, 64, 1}, {56, 64, 128, 2}, {28, 128, 128, 1}, {28, 128, 256, 2}, {14, 256, 256, 1}, {14, 256, 512, 2}, {7, 512, 512, 1}};
+constexpr Layer kLayers[] = {{56, 64, 64, 1},   {56, 64, 128, 2},  {28, 128, 128, 1}, {28, 128, 256, 2},
+                             {14, 256, 256, 1}, {14, 256, 512, 2}, {7, 512, 512, 1}};
 
 void bench_conv(cuda::Stream stream, int rounds) {
   for (const std::int64_t images : {1, 128})
     for (const Layer& layer : kLayers) {
       const std::int64_t k = 9 * layer.channels, out = (layer.size - 1) / layer.stride + 1;
       const auto quantized = [&](const char* scheme, const Shape& shape, std::int64_t bits, std::int64_t scales, unsigned seed) {
-        cuda::DeviceQuantized q{Scheme::parse(scheme), shape, words(bits / 8, seed, stream), Buffer::allocate(static_cast<std::size_t>(scales) * 4, kDevice), {}, {}};
+        cuda::DeviceQuantized q{Scheme::parse(scheme),
+                                shape,
+                                words(bits / 8, seed, stream),
+                                Buffer::allocate(static_cast<std::size_t>(scales) * 4, kDevice),
+                                {},
+                                {}};
         fill_scales<<<1, 256, 0, stream>>>(q.scales.as<float>(), scales, seed);
         return q;
       };
-      const cuda::DeviceQuantized x = quantized("int1:tensor", {images, layer.size, layer.size, layer.channels}, images * layer.size * layer.size * layer.channels, 1, 3);
-      const cuda::DeviceBinaryConv2d w =
-          cuda::prepare_binary_conv2d(quantized("int1:row", {layer.outputs, k}, layer.outputs * k, layer.outputs, 4),
-                                      {.kernel_h = 3, .kernel_w = 3, .stride_h = layer.stride, .stride_w = layer.stride, .pad_h = 1, .pad_w = 1}, stream);
+      const cuda::DeviceQuantized x = quantized("int1:tensor", {images, layer.size, layer.size, layer.channels},
+                                                images * layer.size * layer.size * layer.channels, 1, 3);
+      const cuda::DeviceBinaryConv2d w = cuda::prepare_binary_conv2d(
+          quantized("int1:row", {layer.outputs, k}, layer.outputs * k, layer.outputs, 4),
+          {.kernel_h = 3, .kernel_w = 3, .stride_h = layer.stride, .stride_w = layer.stride, .pad_h = 1, .pad_w = 1}, stream);
       const Tensor y = Tensor::empty(DType::kF16, {images, out, out, layer.outputs}, kDevice);
       const cuda::DeviceQuantized bits = cuda::allocate_quantized(Scheme::parse("int1:tensor"), y.shape(), kDevice);
       const cuda::BinaryThresholds thresholds{words(layer.outputs * 4, 5, stream), words(layer.outputs * 4, 6, stream)};
-      bench::TimedGraph half(stream, [&](std::size_t) { cuda::binary_conv2d(x, w, y, stream); }, 1);
-      bench::TimedGraph one_bit(stream, [&](std::size_t) { cuda::binary_conv2d(x, w, thresholds, bits, stream); }, 1);
+      bench::TimedGraph half(
+          stream, [&](std::size_t) { cuda::binary_conv2d(x, w, y, stream); }, 1);
+      bench::TimedGraph one_bit(
+          stream, [&](std::size_t) { cuda::binary_conv2d(x, w, thresholds, bits, stream); }, 1);
       const std::vector<double> medians = bench::in_long_turns({&half, &one_bit}, rounds);
-      const std::string shape = std::to_string(images) + "x" + std::to_string(layer.size) + "x" + std::to_string(layer.size) + "x" + std::to_string(layer.channels) +
-                                "->" + std::to_string(layer.outputs) + "/" + std::to_string(layer.stride);
+      const std::string shape = std::to_string(images) + "x" + std::to_string(layer.size) + "x" + std::to_string(layer.size) + "x" +
+                                std::to_string(layer.channels) + "->" + std::to_string(layer.outputs) + "/" + std::to_string(layer.stride);
       const double operations = 2.0 * static_cast<double>(images * out * out * layer.outputs * k);
       report("conv 3x3, fp16", shape, medians[0], operations);
       report("conv 3x3, one bit", shape, medians[1], operations);
@@ -249,10 +274,14 @@ int main(int argc, char** argv) {
   std::string json, kernels, only;
   bool quick = false;
   for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) json = argv[++i];
-    else if (std::strcmp(argv[i], "--kernels") == 0 && i + 1 < argc) kernels = argv[++i];
-    else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
-    else if (std::strcmp(argv[i], "--quick") == 0) quick = true;
+    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc)
+      json = argv[++i];
+    else if (std::strcmp(argv[i], "--kernels") == 0 && i + 1 < argc)
+      kernels = argv[++i];
+    else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc)
+      only = argv[++i];
+    else if (std::strcmp(argv[i], "--quick") == 0)
+      quick = true;
   }
   const cuda::OwnedStream stream;
   const bench::CublasLt peer;

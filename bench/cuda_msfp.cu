@@ -1,6 +1,7 @@
 /// MSFP products on the GPU, both sides packed, beside bf16 by cuBLASLt in the same run. The time of a product includes all decoding.
 ///   bench_cuda_msfp [--json FILE] [--quick]
-/// Inputs are random and rotate; calls are captured into a graph and its replays timed with events in turns of 6 ms; medians. TFLOP/s are 2 m n k / time.
+/// Inputs are random and rotate; calls are captured into a graph and its replays timed with events in turns of 6 ms; medians. TFLOP/s are 2
+/// m n k / time.
 
 #include <cuda_runtime.h>
 
@@ -29,7 +30,8 @@ __device__ float uniform(std::uint64_t i, std::uint64_t seed) {
 }
 __global__ void fill_normal(std::uint16_t* out, std::int64_t count, std::uint64_t seed) {
   for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += std::int64_t{gridDim.x} * blockDim.x)
-    out[i] = static_cast<std::uint16_t>(__float_as_uint(sqrtf(-2.0f * logf(uniform(2 * i, seed))) * cospif(2.0f * uniform(2 * i + 1, seed))) >> 16);
+    out[i] = static_cast<std::uint16_t>(
+        __float_as_uint(sqrtf(-2.0f * logf(uniform(2 * i, seed))) * cospif(2.0f * uniform(2 * i + 1, seed))) >> 16);
 }
 Tensor normal(std::int64_t rows, std::int64_t columns, unsigned seed, cuda::Stream stream) {
   Tensor x = Tensor::empty(DType::kBf16, {rows, columns}, kDevice);
@@ -48,8 +50,10 @@ int main(int argc, char** argv) {
   std::string json;
   bool quick = false;
   for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) json = argv[++i];
-    else if (std::strcmp(argv[i], "--quick") == 0) quick = true;
+    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc)
+      json = argv[++i];
+    else if (std::strcmp(argv[i], "--quick") == 0)
+      quick = true;
   }
   const cuda::OwnedStream owned;
   const cuda::Stream stream = owned;
@@ -76,7 +80,8 @@ int main(int argc, char** argv) {
     if (peer.available()) {
       product = peer.dense_product(s.m, s.n, s.k, true);
       for (std::size_t a = 0; a < std::min<std::size_t>(3, product.algorithms.size()); ++a)
-        add("cuBLASLt bf16, algorithm " + std::to_string(a), [&, a](std::size_t i) { peer.run(product, a, x[i].data(), w[i].data(), y[i].data(), stream); });
+        add("cuBLASLt bf16, algorithm " + std::to_string(a),
+            [&, a](std::size_t i) { peer.run(product, a, x[i].data(), w[i].data(), y[i].data(), stream); });
     }
     std::vector<std::vector<cuda::MsfpMatrix>> matrices;  // [format][2 * set + side]
     const Buffer workspace = Buffer::allocate(static_cast<std::size_t>((s.m + s.n) * s.k) * 2 + 4096, kDevice);
@@ -100,9 +105,10 @@ int main(int argc, char** argv) {
       if (names[i].starts_with("cuBLASLt") && (best == 0.0 || medians[i] < best)) best = medians[i];
     for (std::size_t i = 0; i < names.size(); ++i) {
       const double rate = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k) / medians[i] * 1e-6;
-      std::printf("%-28s %-16s %9.2f us %7.0f TFLOP/s  %.2f of cuBLASLt bf16\n", names[i].c_str(), shape.c_str(), medians[i], rate, best / medians[i]);
-      lines += std::string(lines.empty() ? "" : ",\n") + "  {\"kernel\": \"" + names[i] + "\", \"shape\": \"" + shape + "\", \"us\": " + std::to_string(medians[i]) +
-               ", \"of_bf16\": " + std::to_string(best / medians[i]) + "}";
+      std::printf("%-28s %-16s %9.2f us %7.0f TFLOP/s  %.2f of cuBLASLt bf16\n", names[i].c_str(), shape.c_str(), medians[i], rate,
+                  best / medians[i]);
+      lines += std::string(lines.empty() ? "" : ",\n") + "  {\"kernel\": \"" + names[i] + "\", \"shape\": \"" + shape +
+               "\", \"us\": " + std::to_string(medians[i]) + ", \"of_bf16\": " + std::to_string(best / medians[i]) + "}";
     }
     std::fflush(stdout);
   }

@@ -14,8 +14,8 @@
 
 namespace narrow::cuda {
 
-/// An int1 matrix [rows, k] as products read it: rows of bits (1 for +1, 0 for -1) at multiples of 16 bytes with zeros beyond k, and what the
-/// epilogue needs of every row. Copying shares its memory.
+/// An int1 matrix [rows, k] as products read it: rows of bits (1 for +1, 0 for -1) at multiples of 16 bytes with zeros beyond k, and what
+/// the epilogue needs of every row. Copying shares its memory.
 struct Int1Matrix {
   Scheme scheme;  ///< int1 with fp32 scales: row or tensor
   std::int64_t rows = 0, k = 0;
@@ -28,7 +28,8 @@ struct Int1Matrix {
 
 /// Memory for a matrix of int1:row.
 Int1Matrix allocate_int1(std::int64_t rows, std::int64_t k, Device device);
-/// quantize with int1:row, laid for products: the signs of x (fp32, fp16 or bf16 [rows, k], contiguous columns) and the mean of |x| of a row.
+/// quantize with int1:row, laid for products: the signs of x (fp32, fp16 or bf16 [rows, k], contiguous columns) and the mean of |x| of a
+/// row.
 void quantize(const Tensor& x, const Int1Matrix& q, Stream stream);
 /// A quantized matrix for products. Shares its codes where k is a multiple of 128, else copies them.
 Int1Matrix prepare_int1(const DeviceQuantized& q, Stream stream);
@@ -63,8 +64,8 @@ struct DeviceBinaryConv2d {
   Device device() const { return codes.device(); }
 };
 
-/// w: int1 [outputs, kernel_h * kernel_w * channels / groups], ordered (row of the kernel, column of the kernel, channel), one scale per output
-/// or for all, as narrow::prepare_binary_conv2d takes it; at most 256 taps.
+/// w: int1 [outputs, kernel_h * kernel_w * channels / groups], ordered (row of the kernel, column of the kernel, channel), one scale per
+/// output or for all, as narrow::prepare_binary_conv2d takes it; at most 256 taps.
 DeviceBinaryConv2d prepare_binary_conv2d(const DeviceQuantized& w, const BinaryConv2dOptions& options, Stream stream);
 
 /// The shape of the result for x [images, height, width, channels].
@@ -86,13 +87,13 @@ struct BatchNorm {
   Tensor weight, bias, mean, variance;
   double epsilon = 1e-5;
 };
-/// Folds bit = (scale * sum - mean) / sqrt(variance + epsilon) * weight + bias > 0, evaluated in double for every sum in [-most, most], into
-/// thresholds on a device; scales: fp32 [outputs] on the host, scale_x * scale_w. Waits for the stream.
+/// Folds bit = (scale * sum - mean) / sqrt(variance + epsilon) * weight + bias > 0, evaluated in double for every sum in [-most, most],
+/// into thresholds on a device; scales: fp32 [outputs] on the host, scale_x * scale_w. Waits for the stream.
 BinaryThresholds fold_batch_norm(const BatchNorm& norm, const Tensor& scales, std::int64_t most, Device device, Stream stream);
 
-/// The same convolution with one-bit results: y int1:tensor of binary_conv2d_shape, whose scale is left as it is. The outputs of a group are a
-/// multiple of 8 where there are several groups.
-void binary_conv2d(const DeviceQuantized& x, const DeviceBinaryConv2d& w, const BinaryThresholds& thresholds, const DeviceQuantized& y, Stream stream,
-                   Workspace workspace = {});
+/// The same convolution with one-bit results: y int1:tensor of binary_conv2d_shape, whose scale is left as it is. The outputs of a group
+/// are a multiple of 8 where there are several groups.
+void binary_conv2d(const DeviceQuantized& x, const DeviceBinaryConv2d& w, const BinaryThresholds& thresholds, const DeviceQuantized& y,
+                   Stream stream, Workspace workspace = {});
 
 }  // namespace narrow::cuda

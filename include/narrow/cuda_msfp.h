@@ -13,8 +13,8 @@
 
 namespace narrow::cuda {
 
-/// An MSFP matrix [rows, k] as products read it: codes of 4 bits (msfp11, msfp12) or 8, and the exponents of boxes beside them. Copying shares
-/// its memory.
+/// An MSFP matrix [rows, k] as products read it: codes of 4 bits (msfp11, msfp12) or 8, and the exponents of boxes beside them. Copying
+/// shares its memory.
 struct MsfpMatrix {
   Scheme scheme;
   std::int64_t rows = 0, k = 0;
@@ -42,7 +42,8 @@ struct MsfpMatmulOptions {
 std::size_t msfp_matmul_workspace(const MsfpMatrix& x, const MsfpMatrix& w);
 /// y [m, n], contiguous columns, fp32, fp16 or bf16:
 ///   convert(activate(sum_k x[m, k] * w[n, k] + bias[n]) + residual[m, n]).  The two sides may have different msfp formats.
-void matmul(const MsfpMatrix& x, const MsfpMatrix& w, const Tensor& y, Stream stream, const MsfpMatmulOptions& options = {}, Workspace workspace = {});
+void matmul(const MsfpMatrix& x, const MsfpMatrix& w, const Tensor& y, Stream stream, const MsfpMatmulOptions& options = {},
+            Workspace workspace = {});
 
 /// The rows of the table: Hopper's, then the one that runs everywhere.
 std::vector<std::string> msfp_matmul_kernel_names();

@@ -23,8 +23,8 @@ int launch_unprepare_bits(const BitCanonical&, Stream) { refuse(); }
 int launch_pack_bits(const BitSource&, Stream) { refuse(); }
 int launch_bit_conv(const BitConvProblem&, Stream) { refuse(); }
 int launch_spread_pixels(const std::uint8_t*, std::int64_t, std::int64_t, const BitConvShape&, std::uint32_t*, Stream) { refuse(); }
-int launch_spread_conv_weights(const std::uint8_t*, std::int64_t, const float*, int, const BitConvShape&, std::uint32_t*, std::int32_t*, std::int32_t*, float*,
-                               Stream) {
+int launch_spread_conv_weights(const std::uint8_t*, std::int64_t, const float*, int, const BitConvShape&, std::uint32_t*, std::int32_t*,
+                               std::int32_t*, float*, Stream) {
   refuse();
 }
 

@@ -56,24 +56,28 @@ Int1Matrix allocate_int1(std::int64_t rows, std::int64_t k, Device device) {
   if (rows < 0 || k < 1) throw InvalidArgument(fmt::format("allocate_int1: {} rows of {} columns", rows, k));
   const DeviceGuard guard(device.index);
   const std::int64_t pitch = pitch_of(k);
-  return {Scheme::parse("int1:row"), rows, k, pitch, Buffer::allocate(static_cast<std::size_t>(rows * pitch), device), allocate_terms(rows, device)};
+  return {Scheme::parse("int1:row"),   rows, k, pitch, Buffer::allocate(static_cast<std::size_t>(rows * pitch), device),
+          allocate_terms(rows, device)};
 }
 
 void quantize(const Tensor& x, const Int1Matrix& q, Stream stream) {
   if (x.device() != q.device()) throw InvalidArgument("quantize: x and the matrix must be on one device");
   if (!is_floating(x.dtype())) throw Unsupported(fmt::format("quantize: x is {}; use F32, F16 or BF16", name_of(x.dtype())));
   if (x.shape() != Shape{q.rows, q.k} || step_of(q.scheme) != 1)
-    throw InvalidArgument(fmt::format("quantize: x is {}, the matrix {} with {}", to_string(x.shape()), to_string(Shape{q.rows, q.k}), q.scheme.to_string()));
+    throw InvalidArgument(
+        fmt::format("quantize: x is {}, the matrix {} with {}", to_string(x.shape()), to_string(Shape{q.rows, q.k}), q.scheme.to_string()));
   if (x.size() != 0 && x.strides()[1] != 1) throw InvalidArgument("quantize: x's columns must be contiguous");
   if (q.rows == 0) return;
   const DeviceGuard guard(q.device().index);
-  check(launch_pack_bits({x.data(), x.dtype(), q.rows, q.k, x.strides()[0], q.codes.as<std::uint8_t>(), q.pitch, q.terms.as<BitTerm>()}, stream),
+  check(launch_pack_bits({x.data(), x.dtype(), q.rows, q.k, x.strides()[0], q.codes.as<std::uint8_t>(), q.pitch, q.terms.as<BitTerm>()},
+                         stream),
         "quantize");
 }
 
 Int1Matrix prepare_int1(const DeviceQuantized& q, Stream stream) {
   if (q.device().is_cpu()) throw InvalidArgument("prepare_int1: the tensor is on the CPU; copy it with cuda::to_device");
-  if (!is_int1(q.scheme)) throw Unsupported(fmt::format("prepare_int1: {}; products take int1:row and int1:tensor with fp32 scales", q.scheme.to_string()));
+  if (!is_int1(q.scheme))
+    throw Unsupported(fmt::format("prepare_int1: {}; products take int1:row and int1:tensor with fp32 scales", q.scheme.to_string()));
   const MatrixShape matrix = as_matrices(q.shape);
   if (matrix.matrices != 1) throw Unsupported(fmt::format("prepare_int1: {} is a batch of matrices", to_string(q.shape)));
   const DeviceGuard guard(q.device().index);
@@ -92,8 +96,8 @@ DeviceQuantized unprepare_int1(const Int1Matrix& q, Stream stream) {
   DeviceQuantized result = allocate_quantized(q.scheme, {q.rows, q.k}, q.device());
   const DeviceGuard guard(q.device().index);
   const std::int64_t scales = step_of(q.scheme) == 1 ? q.rows : std::min<std::int64_t>(1, q.rows);
-  check(launch_unprepare_bits({q.codes.as<std::uint8_t>(), q.rows, bytes_of(q.k), q.pitch, result.codes.as<std::uint8_t>(), q.terms.as<BitTerm>(),
-                               scales, result.scales.as<float>()},
+  check(launch_unprepare_bits({q.codes.as<std::uint8_t>(), q.rows, bytes_of(q.k), q.pitch, result.codes.as<std::uint8_t>(),
+                               q.terms.as<BitTerm>(), scales, result.scales.as<float>()},
                               stream),
         "unprepare_int1");
   return result;

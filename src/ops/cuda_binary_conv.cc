@@ -20,8 +20,10 @@ void require(bool condition, const std::string& sentence) {
 }
 
 void require_int1(const DeviceQuantized& q, const char* what) {
-  require(!q.device().is_cpu(), fmt::format("{} are on the CPU; copy them with cuda::to_device, or call the function without cuda::", what));
-  require(q.scheme.element == kInt1 && q.scheme.scale == kFp32, fmt::format("{} are {}; they must be int1 with fp32 scales", what, q.scheme.to_string()));
+  require(!q.device().is_cpu(),
+          fmt::format("{} are on the CPU; copy them with cuda::to_device, or call the function without cuda::", what));
+  require(q.scheme.element == kInt1 && q.scheme.scale == kFp32,
+          fmt::format("{} are {}; they must be int1 with fp32 scales", what, q.scheme.to_string()));
 }
 
 BitConvShape shape_of(const DeviceBinaryConv2d& w, const Shape& x) {
@@ -42,7 +44,8 @@ BitConvShape shape_of(const DeviceBinaryConv2d& w, const Shape& x) {
 }
 
 void require_input(const Shape& x, const DeviceBinaryConv2d& w) {
-  require(x.size() == 4 && x[3] == w.channels, fmt::format("x is {}; it must be [images, height, width, {} channels]", to_string(x), w.channels));
+  require(x.size() == 4 && x[3] == w.channels,
+          fmt::format("x is {}; it must be [images, height, width, {} channels]", to_string(x), w.channels));
   const BinaryConv2dOptions& o = w.options;
   require(x[1] + 2 * o.pad_h >= o.kernel_h && x[2] + 2 * o.pad_w >= o.kernel_w,
           fmt::format("the padded image of {} is smaller than the {} x {} kernel", to_string(x), o.kernel_h, o.kernel_w));
@@ -50,12 +53,15 @@ void require_input(const Shape& x, const DeviceBinaryConv2d& w) {
 }
 
 /// Whether the kernel can read canonical pixels as they are: whole words in every group, aligned for 16-byte loads.
-bool reads_pixels(const DeviceQuantized& x, const BitConvShape& s) { return s.channels % 32 == 0 && reinterpret_cast<std::uintptr_t>(x.codes.data()) % 16 == 0; }
+bool reads_pixels(const DeviceQuantized& x, const BitConvShape& s) {
+  return s.channels % 32 == 0 && reinterpret_cast<std::uintptr_t>(x.codes.data()) % 16 == 0;
+}
 
 /// The convolution without its result.
 BitConvProblem problem_of(const DeviceQuantized& x, const DeviceBinaryConv2d& w) {
   require_int1(x, "activations");
-  require(x.scheme.granularity.kind == Granularity::Kind::kTensor, fmt::format("activations of {} have more than one scale; use int1:tensor", x.scheme.to_string()));
+  require(x.scheme.granularity.kind == Granularity::Kind::kTensor,
+          fmt::format("activations of {} have more than one scale; use int1:tensor", x.scheme.to_string()));
   require(x.device() == w.device(), "x and w must be on one device");
   require_input(x.shape, w);
   BitConvProblem p;
@@ -77,7 +83,9 @@ void run(BitConvProblem& p, const DeviceQuantized& x, const DeviceBinaryConv2d& 
   if (bytes == 0) return check(launch_bit_conv(p, stream), "binary_conv2d");
   const Scratch spread(bytes, workspace, stream);
   const std::int64_t pixels = x.shape[0] * x.shape[1] * x.shape[2];
-  check(launch_spread_pixels(x.codes.as<std::uint8_t>(), pixels, (w.channels + 7) / 8, p.shape, static_cast<std::uint32_t*>(spread.data()), stream), "binary_conv2d");
+  check(launch_spread_pixels(x.codes.as<std::uint8_t>(), pixels, (w.channels + 7) / 8, p.shape, static_cast<std::uint32_t*>(spread.data()),
+                             stream),
+        "binary_conv2d");
   p.x = static_cast<const std::uint32_t*>(spread.data());
   check(launch_bit_conv(p, stream), "binary_conv2d");
 }
@@ -90,9 +98,11 @@ DeviceBinaryConv2d prepare_binary_conv2d(const DeviceQuantized& w, const BinaryC
   require(o.kernel_h >= 1 && o.kernel_w >= 1 && o.stride_h >= 1 && o.stride_w >= 1 && o.pad_h >= 0 && o.pad_w >= 0 && o.groups >= 1,
           "kernel, stride and groups are at least 1 and padding is not negative");
   const std::int64_t taps = o.kernel_h * o.kernel_w;
-  if (taps > kConvMostTaps) throw Unsupported(fmt::format("binary_conv2d: a kernel of {} x {}; at most {} taps", o.kernel_h, o.kernel_w, kConvMostTaps));
+  if (taps > kConvMostTaps)
+    throw Unsupported(fmt::format("binary_conv2d: a kernel of {} x {}; at most {} taps", o.kernel_h, o.kernel_w, kConvMostTaps));
   require(w.shape.size() == 2 && w.shape[0] % o.groups == 0 && w.shape[0] > 0 && w.shape[1] > 0 && w.shape[1] % taps == 0,
-          fmt::format("the weight is {}; it must be [outputs, {} * channels per group], with outputs a multiple of the {} groups", to_string(w.shape), taps, o.groups));
+          fmt::format("the weight is {}; it must be [outputs, {} * channels per group], with outputs a multiple of the {} groups",
+                      to_string(w.shape), taps, o.groups));
   const bool per_row = w.scheme.granularity == Granularity::row();
   require(per_row || w.scheme.granularity.kind == Granularity::Kind::kTensor,
           fmt::format("weights of {} have scales along the sum; use int1:row or int1:tensor", w.scheme.to_string()));
@@ -108,8 +118,9 @@ DeviceBinaryConv2d prepare_binary_conv2d(const DeviceQuantized& w, const BinaryC
   p.offsets = words(p.outputs);
   p.tap_sums = words(p.outputs * taps);
   p.scales = words(p.outputs);
-  check(launch_spread_conv_weights(w.codes.as<std::uint8_t>(), (w.shape[1] + 7) / 8, w.scales.as<float>(), per_row ? 1 : 0, s, p.codes.as<std::uint32_t>(),
-                                   p.offsets.as<std::int32_t>(), p.tap_sums.as<std::int32_t>(), p.scales.as<float>(), stream),
+  check(launch_spread_conv_weights(w.codes.as<std::uint8_t>(), (w.shape[1] + 7) / 8, w.scales.as<float>(), per_row ? 1 : 0, s,
+                                   p.codes.as<std::uint32_t>(), p.offsets.as<std::int32_t>(), p.tap_sums.as<std::int32_t>(),
+                                   p.scales.as<float>(), stream),
         "prepare_binary_conv2d");
   return p;
 }
@@ -123,29 +134,36 @@ Shape binary_conv2d_shape(const Shape& x, const DeviceBinaryConv2d& w) {
 std::size_t binary_conv2d_workspace(const DeviceQuantized& x, const DeviceBinaryConv2d& w) {
   require_input(x.shape, w);
   const BitConvShape s = shape_of(w, x.shape);
-  return reads_pixels(x, s) ? 0 : static_cast<std::size_t>(x.shape[0] * x.shape[1] * x.shape[2]) * static_cast<std::size_t>(s.groups * s.tap_words()) * 4;
+  return reads_pixels(x, s)
+             ? 0
+             : static_cast<std::size_t>(x.shape[0] * x.shape[1] * x.shape[2]) * static_cast<std::size_t>(s.groups * s.tap_words()) * 4;
 }
 
 void binary_conv2d(const DeviceQuantized& x, const DeviceBinaryConv2d& w, const Tensor& y, Stream stream, Workspace workspace) {
   BitConvProblem p = problem_of(x, w);
-  if (!is_floating(y.dtype()) && y.dtype() != DType::kI32) throw Unsupported(fmt::format("binary_conv2d: y is {}; use I32, F32, F16 or BF16", name_of(y.dtype())));
+  if (!is_floating(y.dtype()) && y.dtype() != DType::kI32)
+    throw Unsupported(fmt::format("binary_conv2d: y is {}; use I32, F32, F16 or BF16", name_of(y.dtype())));
   const Shape expected = binary_conv2d_shape(x.shape, w);
-  require(y.shape() == expected && y.is_contiguous() && y.device() == x.device(), fmt::format("y is {}; it must be {}, contiguous, on x's device", to_string(y.shape()), to_string(expected)));
+  require(y.shape() == expected && y.is_contiguous() && y.device() == x.device(),
+          fmt::format("y is {}; it must be {}, contiguous, on x's device", to_string(y.shape()), to_string(expected)));
   p.out = y.dtype();
   p.y = y.data();
   run(p, x, w, stream, workspace);
 }
 
-void binary_conv2d(const DeviceQuantized& x, const DeviceBinaryConv2d& w, const BinaryThresholds& thresholds, const DeviceQuantized& y, Stream stream,
-                   Workspace workspace) {
+void binary_conv2d(const DeviceQuantized& x, const DeviceBinaryConv2d& w, const BinaryThresholds& thresholds, const DeviceQuantized& y,
+                   Stream stream, Workspace workspace) {
   BitConvProblem p = problem_of(x, w);
   require_int1(y, "one-bit results");
   const Shape expected = binary_conv2d_shape(x.shape, w);
-  require(y.shape == expected && y.device() == x.device(), fmt::format("y is {}; it must be {} on x's device", to_string(y.shape), to_string(expected)));
-  require(thresholds.thresholds.size() == static_cast<std::size_t>(w.outputs) * 4 && thresholds.signs.size() == thresholds.thresholds.size(),
-          fmt::format("there must be {} thresholds and signs", w.outputs));
+  require(y.shape == expected && y.device() == x.device(),
+          fmt::format("y is {}; it must be {} on x's device", to_string(y.shape), to_string(expected)));
+  require(
+      thresholds.thresholds.size() == static_cast<std::size_t>(w.outputs) * 4 && thresholds.signs.size() == thresholds.thresholds.size(),
+      fmt::format("there must be {} thresholds and signs", w.outputs));
   if (w.options.groups > 1 && p.shape.outputs % 8 != 0)
-    throw Unsupported(fmt::format("binary_conv2d: one-bit results of {} outputs in each of {} groups; use a multiple of 8", p.shape.outputs, w.options.groups));
+    throw Unsupported(fmt::format("binary_conv2d: one-bit results of {} outputs in each of {} groups; use a multiple of 8", p.shape.outputs,
+                                  w.options.groups));
   p.thresholds = thresholds.thresholds.as<std::int32_t>();
   p.signs = thresholds.signs.as<std::int32_t>();
   p.bits = y.codes.as<std::uint8_t>();
@@ -163,15 +181,19 @@ BinaryThresholds fold_batch_norm(const BatchNorm& norm, const Tensor& scales, st
   for (std::int64_t i = 0; i < outputs; ++i) {
     const auto at = [&](const Tensor& t) { return static_cast<double>(t.as<float>()[i]); };
     const auto positive = [&](std::int64_t sum) {
-      return (at(scales) * static_cast<double>(sum) - at(norm.mean)) / std::sqrt(at(norm.variance) + norm.epsilon) * at(norm.weight) + at(norm.bias) > 0.0;
+      return (at(scales) * static_cast<double>(sum) - at(norm.mean)) / std::sqrt(at(norm.variance) + norm.epsilon) * at(norm.weight) +
+                 at(norm.bias) >
+             0.0;
     };
     // The bit changes at most once from -most to most. With a positive sign it is 1 from a sum on, else up to one.
     const std::int32_t sign = positive(-most) ? -1 : 1;
     std::int64_t low = -most, high = most + 1;  // of sign * sum: the smallest from which the bit is 1
     while (low < high) {
       const std::int64_t middle = low + (high - low) / 2;
-      if (positive(sign * middle)) high = middle;
-      else low = middle + 1;
+      if (positive(sign * middle))
+        high = middle;
+      else
+        low = middle + 1;
     }
     thresholds.as<std::int32_t>()[i] = static_cast<std::int32_t>(low);
     signs.as<std::int32_t>()[i] = sign;

@@ -1,5 +1,5 @@
-/// MSFP products on a CUDA device: validate -> choose -> launch. Nothing here waits; prepare_msfp and unprepare_msfp allocate, and a product
-/// its scratch memory, unless the caller gives it.
+/// MSFP products on a CUDA device: validate -> choose -> launch. Nothing here waits; prepare_msfp and unprepare_msfp allocate, and a
+/// product its scratch memory, unless the caller gives it.
 
 #include "narrow/cuda_msfp.h"
 
@@ -63,7 +63,8 @@ MsfpMatrix prepare_msfp(const DeviceQuantized& q, Stream stream) {
   const bool shares = bits == result.bits && result.depth == result.k && reinterpret_cast<std::uintptr_t>(q.codes.data()) % kAlignment == 0;
   if (!shares) result.codes = Buffer::allocate(static_cast<std::size_t>(result.rows * result.depth * result.bits / 8), q.device());
   result.exponents = Buffer::allocate(static_cast<std::size_t>(result.depth / 64 * padded_msfp_rows(result.rows)) * 4, q.device());
-  check(launch_prepare_msfp({matrix.rows, matrix.cols, bits, q.codes.as<std::uint8_t>(), q.scales.as<std::uint8_t>()}, view_of(result), stream),
+  check(launch_prepare_msfp({matrix.rows, matrix.cols, bits, q.codes.as<std::uint8_t>(), q.scales.as<std::uint8_t>()}, view_of(result),
+                            stream),
         "prepare_msfp");
   return result;
 }
@@ -71,20 +72,24 @@ MsfpMatrix prepare_msfp(const DeviceQuantized& q, Stream stream) {
 DeviceQuantized unprepare_msfp(const MsfpMatrix& q, Stream stream) {
   DeviceQuantized result = allocate_quantized(q.scheme, {q.rows, q.k}, q.device());
   const DeviceGuard guard(q.device().index);
-  check(launch_unprepare_msfp(view_of(q), {q.rows, q.k, q.scheme.element.bits, result.codes.as<std::uint8_t>(), result.scales.as<std::uint8_t>()}, stream),
+  check(launch_unprepare_msfp(
+            view_of(q), {q.rows, q.k, q.scheme.element.bits, result.codes.as<std::uint8_t>(), result.scales.as<std::uint8_t>()}, stream),
         "unprepare_msfp");
   return result;
 }
 
 std::size_t msfp_matmul_workspace(const MsfpMatrix& x, const MsfpMatrix& w) { return msfp_scratch_bytes(view_of(x), view_of(w)); }
 
-void matmul(const MsfpMatrix& x, const MsfpMatrix& w, const Tensor& y, Stream stream, const MsfpMatmulOptions& options, Workspace workspace) {
+void matmul(const MsfpMatrix& x, const MsfpMatrix& w, const Tensor& y, Stream stream, const MsfpMatmulOptions& options,
+            Workspace workspace) {
   const MsfpProblem problem = problem_of(x, w, y, options);
-  require(options.kernel.empty() || options.kernel == kHopperName || options.kernel == kAnyName, fmt::format("there is no kernel {}", options.kernel));
+  require(options.kernel.empty() || options.kernel == kHopperName || options.kernel == kAnyName,
+          fmt::format("there is no kernel {}", options.kernel));
   if (y.size() == 0) return;
   const DeviceGuard guard(x.device().index);
   const bool is_hopper = byte_device().is_hopper;
-  if (options.kernel == kHopperName && !is_hopper) throw Unsupported(fmt::format("matmul: the kernel {} does not run on this device", options.kernel));
+  if (options.kernel == kHopperName && !is_hopper)
+    throw Unsupported(fmt::format("matmul: the kernel {} does not run on this device", options.kernel));
   if (options.kernel == kAnyName || !is_hopper) return check(launch_msfp_product_any(problem, stream), kAnyName);
   const Scratch scratch(msfp_matmul_workspace(x, w), workspace, stream);
   check(launch_msfp_product(problem, scratch.data(), stream), "matmul");

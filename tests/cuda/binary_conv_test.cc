@@ -1,4 +1,5 @@
-/// Binary convolutions: bit for bit the CPU's, with results of every type in guarded and poisoned memory; one-bit results behind a batch norm.
+/// Binary convolutions: bit for bit the CPU's, with results of every type in guarded and poisoned memory; one-bit results behind a batch
+/// norm.
 
 #include <cmath>
 #include <memory>
@@ -29,23 +30,28 @@ class BinaryConvTest : public ::testing::Test {
     o.stride_h = 1 + pick(3), o.stride_w = 1 + pick(3);
     o.pad_h = pick(4), o.pad_w = pick(4);
     o.groups = pick(3) == 0 ? 1 + pick(4) : 1;
-    const std::int64_t channels = pick(2) == 0 ? 32 * (1 + pick(8)) : 1 + pick(150), outputs = pick(2) == 0 ? 8 * (1 + pick(20)) : 1 + pick(100);
-    const std::int64_t images = 1 + pick(3), height = std::max<std::int64_t>(1 + pick(17), o.kernel_h), width = std::max<std::int64_t>(1 + pick(17), o.kernel_w);
+    const std::int64_t channels = pick(2) == 0 ? 32 * (1 + pick(8)) : 1 + pick(150),
+                       outputs = pick(2) == 0 ? 8 * (1 + pick(20)) : 1 + pick(100);
+    const std::int64_t images = 1 + pick(3), height = std::max<std::int64_t>(1 + pick(17), o.kernel_h),
+                       width = std::max<std::int64_t>(1 + pick(17), o.kernel_w);
     return make(o, {images, height, width, channels * o.groups}, outputs * o.groups);
   }
   Case make(const BinaryConv2dOptions& o, const Shape& shape, std::int64_t outputs) {
     const Tensor x = random_values(DType::kF32, shape, Values::kNormal, static_cast<unsigned>(generator_()));
-    const Tensor w = random_values(DType::kF32, {outputs, o.kernel_h * o.kernel_w * shape[3] / o.groups}, Values::kNormal, static_cast<unsigned>(generator_()));
-    return {narrow::quantize(x, Scheme::parse("int1:tensor")), narrow::quantize(w, Scheme::parse(pick(4) == 0 ? "int1:tensor" : "int1:row")), o,
-            to_string(shape) + " outputs " + std::to_string(outputs) + " kernel " + std::to_string(o.kernel_h) + "x" + std::to_string(o.kernel_w) + " stride " +
-                std::to_string(o.stride_h) + "x" + std::to_string(o.stride_w) + " pad " + std::to_string(o.pad_h) + "x" + std::to_string(o.pad_w) + " groups " +
-                std::to_string(o.groups)};
+    const Tensor w = random_values(DType::kF32, {outputs, o.kernel_h * o.kernel_w * shape[3] / o.groups}, Values::kNormal,
+                                   static_cast<unsigned>(generator_()));
+    return {narrow::quantize(x, Scheme::parse("int1:tensor")),
+            narrow::quantize(w, Scheme::parse(pick(4) == 0 ? "int1:tensor" : "int1:row")), o,
+            to_string(shape) + " outputs " + std::to_string(outputs) + " kernel " + std::to_string(o.kernel_h) + "x" +
+                std::to_string(o.kernel_w) + " stride " + std::to_string(o.stride_h) + "x" + std::to_string(o.stride_w) + " pad " +
+                std::to_string(o.pad_h) + "x" + std::to_string(o.pad_w) + " groups " + std::to_string(o.groups)};
   }
   void expect_the_cpus(const Case& c, DType out) {
     const Stream stream = *stream_;
     const DeviceQuantized x = to_device(c.x, kDevice, stream);
     const DeviceBinaryConv2d w = prepare_binary_conv2d(to_device(c.w, kDevice, stream), c.options, stream);
-    Tensor expected = narrow::binary_conv2d(c.x, narrow::prepare_binary_conv2d(c.w, c.options), out == DType::kI32 ? DType::kI32 : DType::kF32);
+    Tensor expected =
+        narrow::binary_conv2d(c.x, narrow::prepare_binary_conv2d(c.w, c.options), out == DType::kI32 ? DType::kI32 : DType::kF32);
     const Shape shape = binary_conv2d_shape(x.shape, w);
     ASSERT_EQ(shape, expected.shape()) << c.text;
     const Guarded memory(static_cast<std::size_t>(element_count(shape)) * static_cast<std::size_t>(bits_of(out)) / 8, 0, stream);
@@ -71,8 +77,10 @@ TEST_F(BinaryConvTest, RandomShapesGiveTheBitsOfTheCpu) {
 
 TEST_F(BinaryConvTest, LayersOfAResNetGiveTheBitsOfTheCpu) {
   for (const auto& [size, channels, outputs, stride] : {std::array{14, 64, 64, 1}, std::array{14, 128, 256, 2}, std::array{7, 512, 512, 1}})
-    ASSERT_NO_FATAL_FAILURE(expect_the_cpus(
-        make({.kernel_h = 3, .kernel_w = 3, .stride_h = stride, .stride_w = stride, .pad_h = 1, .pad_w = 1}, {2, size, size, channels}, outputs), DType::kI32));
+    ASSERT_NO_FATAL_FAILURE(
+        expect_the_cpus(make({.kernel_h = 3, .kernel_w = 3, .stride_h = stride, .stride_w = stride, .pad_h = 1, .pad_w = 1},
+                             {2, size, size, channels}, outputs),
+                        DType::kI32));
 }
 
 TEST_F(BinaryConvTest, OneBitResultsAreTheSignsOfTheBatchNorm) {
@@ -105,7 +113,8 @@ TEST_F(BinaryConvTest, OneBitResultsAreTheSignsOfTheBatchNorm) {
         if (bit < outputs) {
           const auto of = [&](const Tensor& t) { return static_cast<double>(t.as<float>()[bit]); };
           const double sum = sums.as<std::int32_t>()[at * outputs + bit];
-          expected = (of(scales) * sum - of(norm.mean)) / std::sqrt(of(norm.variance) + norm.epsilon) * of(norm.weight) + of(norm.bias) > 0.0;
+          expected =
+              (of(scales) * sum - of(norm.mean)) / std::sqrt(of(norm.variance) + norm.epsilon) * of(norm.weight) + of(norm.bias) > 0.0;
         }
         const int code = std::to_integer<int>(got.codes.data()[at * row_bytes + bit / 8]) >> (bit % 8) & 1;
         ASSERT_EQ(code, expected ? 1 : 0) << "case " << i << ": " << c.text << " position " << at << " output " << bit;
@@ -121,13 +130,19 @@ TEST_F(BinaryConvTest, RefusesWhatItCannotDoInOneSentence) {
   const DeviceQuantized x = allocate_quantized(Scheme::parse("int1:tensor"), {1, 4, 4, 8}, kDevice);
   EXPECT_THROW(prepare_binary_conv2d(w, {.kernel_h = 5, .kernel_w = 5}, stream), InvalidArgument);
   EXPECT_THROW(prepare_binary_conv2d(w, {.kernel_h = 3, .kernel_w = 3, .stride_h = 0}, stream), InvalidArgument);
-  EXPECT_THROW(prepare_binary_conv2d(allocate_quantized(Scheme::parse("int1:row"), {4, 17 * 17}, kDevice), {.kernel_h = 17, .kernel_w = 17}, stream), Unsupported);
-  EXPECT_THROW(prepare_binary_conv2d(allocate_quantized(Scheme::parse("int8:row"), {16, 72}, kDevice), {.kernel_h = 3, .kernel_w = 3}, stream), InvalidArgument);
+  EXPECT_THROW(
+      prepare_binary_conv2d(allocate_quantized(Scheme::parse("int1:row"), {4, 17 * 17}, kDevice), {.kernel_h = 17, .kernel_w = 17}, stream),
+      Unsupported);
+  EXPECT_THROW(
+      prepare_binary_conv2d(allocate_quantized(Scheme::parse("int8:row"), {16, 72}, kDevice), {.kernel_h = 3, .kernel_w = 3}, stream),
+      InvalidArgument);
   EXPECT_THROW(binary_conv2d(x, p, Tensor::empty(DType::kF32, {1, 4, 4, 16}, kDevice), stream), InvalidArgument);
   EXPECT_THROW(binary_conv2d(x, p, Tensor::empty(DType::kU8, {1, 2, 2, 16}, kDevice), stream), Unsupported);
-  EXPECT_THROW(binary_conv2d(allocate_quantized(Scheme::parse("int1:tensor"), {1, 4, 4, 9}, kDevice), p, Tensor::empty(DType::kF32, {1, 2, 2, 16}, kDevice), stream),
+  EXPECT_THROW(binary_conv2d(allocate_quantized(Scheme::parse("int1:tensor"), {1, 4, 4, 9}, kDevice), p,
+                             Tensor::empty(DType::kF32, {1, 2, 2, 16}, kDevice), stream),
                InvalidArgument);
-  EXPECT_THROW(binary_conv2d(allocate_quantized(Scheme::parse("int1:row"), {1, 4, 4, 8}, kDevice), p, Tensor::empty(DType::kF32, {1, 2, 2, 16}, kDevice), stream),
+  EXPECT_THROW(binary_conv2d(allocate_quantized(Scheme::parse("int1:row"), {1, 4, 4, 8}, kDevice), p,
+                             Tensor::empty(DType::kF32, {1, 2, 2, 16}, kDevice), stream),
                InvalidArgument);
 }
 

@@ -1,4 +1,5 @@
-/// int1 products: bit for bit the definition on random shapes in guarded and poisoned memory, and bit for bit the CPU's quantize and matmul.
+/// int1 products: bit for bit the definition on random shapes in guarded and poisoned memory, and bit for bit the CPU's quantize and
+/// matmul.
 
 #include <cmath>
 #include <memory>
@@ -24,16 +25,20 @@ class Int1MatmulTest : public ::testing::Test {
     std::vector<std::uint8_t> bytes(kBytes);
     for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(generator_() >> 7);
     std::vector<float> scales(kScales);
-    for (float& scale : scales) scale = std::ldexp(0.5f + static_cast<float>(generator_() % 1024) / 1024.0f, static_cast<int>(generator_() % 12) - 6);
+    for (float& scale : scales)
+      scale = std::ldexp(0.5f + static_cast<float>(generator_() % 1024) / 1024.0f, static_cast<int>(generator_() % 12) - 6);
     bytes_ = upload(bytes.data(), kBytes);
     scales_ = upload(scales.data(), kScales * sizeof(float));
   }
   int pick(int below) { return static_cast<int>(generator_() % static_cast<unsigned>(below)); }
   std::int64_t size(int most) {
     switch (pick(4)) {
-      case 0: return 1 + pick(20);
-      case 1: return std::max(1, std::min(most, 64 * (1 + pick(most / 64 + 1)) + pick(3) - 1));
-      default: return 1 + pick(most);
+      case 0:
+        return 1 + pick(20);
+      case 1:
+        return std::max(1, std::min(most, 64 * (1 + pick(most / 64 + 1)) + pick(3) - 1));
+      default:
+        return 1 + pick(most);
     }
   }
   Buffer upload(const void* data, std::size_t size) {
@@ -85,7 +90,8 @@ TEST_F(Int1MatmulTest, RandomShapesAreExact) {
   const std::vector<std::string> names = int1_matmul_kernel_names();
   for (int i = 0; i < kRandomShapes; ++i) {
     const std::int64_t m = size(700), n = size(700), k = 1 + pick(pick(4) == 0 ? 9000 : 1500);
-    const DeviceQuantized xq = quantized(pick(3) == 0 ? "int1:tensor" : "int1:row", m, k), wq = quantized(pick(3) == 0 ? "int1:tensor" : "int1:row", n, k);
+    const DeviceQuantized xq = quantized(pick(3) == 0 ? "int1:tensor" : "int1:row", m, k),
+                          wq = quantized(pick(3) == 0 ? "int1:tensor" : "int1:row", n, k);
     const DType out = kOutputs[pick(4)];
     Int1MatmulOptions options;
     if (out != DType::kI32 && pick(2) == 0) {
@@ -96,9 +102,10 @@ TEST_F(Int1MatmulTest, RandomShapesAreExact) {
     std::int64_t gap = 0, offset = 0;
     if (pick(3) == 0) gap = pick(2) == 0 ? 16 : pick(9), offset = pick(2) == 0 ? 0 : pick(9);
     if (pick(4) != 0) options.kernel = names[static_cast<std::size_t>(pick(static_cast<int>(names.size())))];
-    const std::string what = "case " + std::to_string(i) + ": " + std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k) + " -> " +
-                             std::string(name_of(out)) + " kernel '" + std::string(options.kernel) + "' activation " +
-                             std::to_string(static_cast<int>(options.activation)) + (options.bias ? " bias" : "") + (options.residual ? " residual" : "");
+    const std::string what = "case " + std::to_string(i) + ": " + std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k) +
+                             " -> " + std::string(name_of(out)) + " kernel '" + std::string(options.kernel) + "' activation " +
+                             std::to_string(static_cast<int>(options.activation)) + (options.bias ? " bias" : "") +
+                             (options.residual ? " residual" : "");
     ASSERT_NO_FATAL_FAILURE(expect_right(xq, wq, out, options, gap, offset, what));
   }
 }
@@ -129,7 +136,8 @@ TEST_F(Int1MatmulTest, GivesTheBitsOfTheCpu) {
           cpu.activation = gpu.activation = Activation::kRelu;
         }
         const Tensor y = Tensor::empty(out, {m, n}, kDevice);
-        matmul(prepare_int1(to_device(xq, kDevice, *stream_), *stream_), prepare_int1(to_device(wq, kDevice, *stream_), *stream_), y, *stream_, gpu);
+        matmul(prepare_int1(to_device(xq, kDevice, *stream_), *stream_), prepare_int1(to_device(wq, kDevice, *stream_), *stream_), y,
+               *stream_, gpu);
         expect_equal(narrow::matmul(xq, prepare(wq), cpu), to_host(y, *stream_),
                      std::string(x_scheme) + " x " + w_scheme + " -> " + std::string(name_of(out)));
       }
@@ -148,7 +156,8 @@ TEST_F(Int1MatmulTest, PacksAsTheCpuQuantizes) {
         const GuardedValues source(x, aligned ? 0 : k % 3, aligned ? 0 : k % 5, *stream_);
         const Int1Matrix q = allocate_int1(29, k, kDevice);
         quantize(source.x, q, *stream_);
-        const std::string what = std::string(name_of(dtype)) + " values " + std::to_string(static_cast<int>(values)) + " k " + std::to_string(k);
+        const std::string what =
+            std::string(name_of(dtype)) + " values " + std::to_string(static_cast<int>(values)) + " k " + std::to_string(k);
         expect_equal(expected, unprepare_int1(q, *stream_), *stream_, what);
         // Terms, padding and zeros beyond k are what prepare_int1 makes of the canonical bytes.
         const Int1Matrix prepared = prepare_int1(to_device(expected, kDevice, *stream_), *stream_);

@@ -1,4 +1,5 @@
-/// MSFP products: within the bound of the numerics contract for every element, on random shapes in guarded and poisoned memory; near the CPU's.
+/// MSFP products: within the bound of the numerics contract for every element, on random shapes in guarded and poisoned memory; near the
+/// CPU's.
 
 #include <cmath>
 #include <memory>
@@ -54,7 +55,8 @@ class MsfpMatmulTest : public ::testing::Test {
 TEST_F(MsfpMatmulTest, RandomShapesAreWithinTheBound) {
   const std::vector<std::string> names = msfp_matmul_kernel_names();
   for (int i = 0; i < 120; ++i) {
-    const std::int64_t m = 1 + pick(pick(3) == 0 ? 400 : 140), n = 1 + pick(pick(3) == 0 ? 600 : 140), k = 1 + pick(pick(3) == 0 ? 2000 : 300);
+    const std::int64_t m = 1 + pick(pick(3) == 0 ? 400 : 140), n = 1 + pick(pick(3) == 0 ? 600 : 140),
+                       k = 1 + pick(pick(3) == 0 ? 2000 : 300);
     const char* x_scheme = kSchemes[pick(6)];
     const char* w_scheme = pick(2) == 0 ? x_scheme : kSchemes[pick(6)];
     const DType out = kTypes[pick(3)];
@@ -62,16 +64,18 @@ TEST_F(MsfpMatmulTest, RandomShapesAreWithinTheBound) {
     if (pick(4) == 0) options.bias = to_device(random_values(DType::kF32, {n}, Values::kNormal, 3), kDevice, *stream_);
     if (pick(3) == 0) options.kernel = names[static_cast<std::size_t>(pick(2))];
     const std::int64_t gap = pick(3) == 0 ? pick(17) : 0, offset = pick(4) == 0 ? pick(9) : 0;
-    const std::string what = "case " + std::to_string(i) + ": " + x_scheme + " x " + w_scheme + " " + std::to_string(m) + "x" + std::to_string(n) + "x" +
-                             std::to_string(k) + " -> " + std::string(name_of(out)) + " kernel '" + std::string(options.kernel) + "'";
-    ASSERT_NO_FATAL_FAILURE(expect_right(quantized(x_scheme, m, k, Values::kNormal), quantized(w_scheme, n, k, Values::kNormal), out, options, gap, offset, what));
+    const std::string what = "case " + std::to_string(i) + ": " + x_scheme + " x " + w_scheme + " " + std::to_string(m) + "x" +
+                             std::to_string(n) + "x" + std::to_string(k) + " -> " + std::string(name_of(out)) + " kernel '" +
+                             std::string(options.kernel) + "'";
+    ASSERT_NO_FATAL_FAILURE(expect_right(quantized(x_scheme, m, k, Values::kNormal), quantized(w_scheme, n, k, Values::kNormal), out,
+                                         options, gap, offset, what));
   }
 }
 
 TEST_F(MsfpMatmulTest, ManyTilesAndBlocksAreWithinTheBound) {
   for (const char* scheme : {"msfp12", "msfp16"})
-    ASSERT_NO_FATAL_FAILURE(
-        expect_right(quantized(scheme, 1300, 1500, Values::kNormal), quantized(scheme, 2100, 1500, Values::kNormal), DType::kBf16, {}, 0, 0, scheme));
+    ASSERT_NO_FATAL_FAILURE(expect_right(quantized(scheme, 1300, 1500, Values::kNormal), quantized(scheme, 2100, 1500, Values::kNormal),
+                                         DType::kBf16, {}, 0, 0, scheme));
 }
 
 /// Exponents from -126 to 127 meet the smallest and largest of the other side: every step of the decoding is exact.
@@ -105,11 +109,14 @@ TEST_F(MsfpMatmulTest, IsNearTheCpu) {
                           wq = narrow::quantize(random_values(DType::kF32, {n, k}, Values::kNormal, 2), Scheme::parse(scheme));
     const Tensor y = Tensor::empty(DType::kF32, {m, n}, kDevice);
     matmul(prepare_msfp(to_device(xq, kDevice, *stream_), *stream_), prepare_msfp(to_device(wq, kDevice, *stream_), *stream_), y, *stream_);
-    const Tensor expected = narrow::matmul(xq, prepare(wq)), got = to_host(y, *stream_), xs = narrow::dequantize(xq), ws = narrow::dequantize(wq);
+    const Tensor expected = narrow::matmul(xq, prepare(wq)), got = to_host(y, *stream_), xs = narrow::dequantize(xq),
+                 ws = narrow::dequantize(wq);
     for (std::int64_t i = 0; i < m * n; ++i) {
       double absolute = 0.0;
-      for (std::int64_t j = 0; j < k; ++j) absolute += std::fabs(static_cast<double>(xs.as<float>()[i / n * k + j]) * ws.as<float>()[i % n * k + j]);
-      ASSERT_NEAR(expected.as<float>()[i], got.as<float>()[i], 2.0 * static_cast<double>(k) * 0x1p-24 * absolute) << scheme << " element " << i;
+      for (std::int64_t j = 0; j < k; ++j)
+        absolute += std::fabs(static_cast<double>(xs.as<float>()[i / n * k + j]) * ws.as<float>()[i % n * k + j]);
+      ASSERT_NEAR(expected.as<float>()[i], got.as<float>()[i], 2.0 * static_cast<double>(k) * 0x1p-24 * absolute)
+          << scheme << " element " << i;
     }
   }
 }
@@ -123,12 +130,16 @@ TEST_F(MsfpMatmulTest, PreparingHasAnExactInverse) {
 }
 
 TEST_F(MsfpMatmulTest, RefusesWhatItCannotDoInOneSentence) {
-  const MsfpMatrix x = prepare_msfp(quantized("msfp16", 8, 64, Values::kNormal), *stream_), w = prepare_msfp(quantized("msfp16", 24, 64, Values::kNormal), *stream_);
-  EXPECT_THROW(matmul(x, prepare_msfp(quantized("msfp16", 24, 80, Values::kNormal), *stream_), Tensor::empty(DType::kBf16, {8, 24}, kDevice), *stream_), InvalidArgument);
+  const MsfpMatrix x = prepare_msfp(quantized("msfp16", 8, 64, Values::kNormal), *stream_),
+                   w = prepare_msfp(quantized("msfp16", 24, 64, Values::kNormal), *stream_);
+  EXPECT_THROW(matmul(x, prepare_msfp(quantized("msfp16", 24, 80, Values::kNormal), *stream_),
+                      Tensor::empty(DType::kBf16, {8, 24}, kDevice), *stream_),
+               InvalidArgument);
   EXPECT_THROW(matmul(x, w, Tensor::empty(DType::kBf16, {24, 8}, kDevice), *stream_), InvalidArgument);
   EXPECT_THROW(matmul(x, w, Tensor::empty(DType::kI32, {8, 24}, kDevice), *stream_), Unsupported);
   EXPECT_THROW(prepare_msfp(allocate_quantized(Scheme::parse("mxint8"), {8, 64}, kDevice), *stream_), Unsupported);
-  EXPECT_THROW(matmul(x, w, Tensor::empty(DType::kBf16, {8, 24}, kDevice), *stream_, {.kernel = "sm90_matmul_msfp_msfp_7x7"}), InvalidArgument);
+  EXPECT_THROW(matmul(x, w, Tensor::empty(DType::kBf16, {8, 24}, kDevice), *stream_, {.kernel = "sm90_matmul_msfp_msfp_7x7"}),
+               InvalidArgument);
 }
 
 }  // namespace

@@ -39,7 +39,8 @@ __global__ void compare(const Operands p, unsigned long long* wrong) {
 }  // namespace
 
 unsigned long long count_outside(const Tensor& x, const Tensor& w, const float* bias, const Tensor& y, Stream stream) {
-  const Operands operands{x.as<float>(), w.as<float>(), bias, y.data(), y.dtype(), x.shape()[0], w.shape()[0], x.shape()[1], y.strides()[0]};
+  const Operands operands{x.as<float>(), w.as<float>(), bias,         y.data(),      y.dtype(),
+                          x.shape()[0],  w.shape()[0],  x.shape()[1], y.strides()[0]};
   const std::int64_t count = operands.m * operands.n;
   const Buffer memory = Buffer::allocate(sizeof(unsigned long long), Device::cuda(0));
   set_bytes(memory.data(), 0, sizeof(unsigned long long), stream);

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "narrow/tensor.h"
 #include "narrow/cuda.h"
+#include "narrow/tensor.h"
 
 namespace narrow::cuda::testing {
 

@@ -1,7 +1,8 @@
 /// 2-D convolutions of +-1 by the tensor cores' and + popcount.
-/// Mapping:  a thread block per 128 output positions x 64 outputs of a group. Windows are gathered into shared memory, 64 words of a row at a
-///           time, beside the weights; eight warps multiply 32 x 32 each by mma.sync (256 bits a step). A lane reads four neighbouring words,
-///           which are the operands of two steps: sums do not care for the order of bits.
+/// Mapping:  a thread block per 128 output positions x 64 outputs of a group. Windows are gathered into shared memory, 64 words of a row at
+/// a
+///           time, beside the weights; eight warps multiply 32 x 32 each by mma.sync (256 bits a step). A lane reads four neighbouring
+///           words, which are the operands of two steps: sums do not care for the order of bits.
 /// Requires: compute capability 8.0.
 /// Bound:    memory, or the latency of the gathered loads.     Meaning: ops/binary.cc, bit for bit.
 
@@ -27,8 +28,8 @@ __device__ std::uint32_t bits_at(const std::uint8_t* row, std::int64_t begin, in
   return count < 32 ? value & ((1u << count) - 1u) : value;
 }
 
-__global__ void __launch_bounds__(kThreads) spread_pixels(const std::uint8_t* from, std::int64_t pixels, std::int64_t row_bytes, BitConvShape s,
-                                                          std::uint32_t* to) {
+__global__ void __launch_bounds__(kThreads)
+    spread_pixels(const std::uint8_t* from, std::int64_t pixels, std::int64_t row_bytes, BitConvShape s, std::uint32_t* to) {
   const std::int64_t index = std::int64_t{blockIdx.x} * kThreads + threadIdx.x, pixel = index / (s.groups * s.tap_words());
   if (pixel >= pixels) return;
   const int word = static_cast<int>(index % (s.groups * s.tap_words())), group = word / s.tap_words(), part = word % s.tap_words() * 32;
@@ -36,13 +37,16 @@ __global__ void __launch_bounds__(kThreads) spread_pixels(const std::uint8_t* fr
 }
 
 /// A thread per word of the padded weights.
-__global__ void __launch_bounds__(kThreads) spread_weights(const std::uint8_t* from, std::int64_t row_bytes, BitConvShape s, std::uint32_t* to) {
+__global__ void __launch_bounds__(kThreads)
+    spread_weights(const std::uint8_t* from, std::int64_t row_bytes, BitConvShape s, std::uint32_t* to) {
   const std::int64_t index = std::int64_t{blockIdx.x} * kThreads + threadIdx.x, row = index / s.words();
   if (row >= std::int64_t{s.groups} * s.padded_outputs()) return;
   const int word = static_cast<int>(index % s.words()), tap = word / s.tap_words(), part = word % s.tap_words() * 32;
   const std::int64_t group = row / s.padded_outputs(), output = row % s.padded_outputs();
   const bool real = output < s.outputs && tap < s.taps();
-  to[index] = real ? bits_at(from + (group * s.outputs + output) * row_bytes, std::int64_t{tap} * s.channels + part, min(32, s.channels - part)) : 0u;
+  to[index] =
+      real ? bits_at(from + (group * s.outputs + output) * row_bytes, std::int64_t{tap} * s.channels + part, min(32, s.channels - part))
+           : 0u;
 }
 
 /// A thread per output.
@@ -83,8 +87,8 @@ __device__ int ones_of(const Vector& vector) {
   return ones;
 }
 
-/// Where a unit of words of a window comes from: the place of its tap, and its word in a pixel. Beyond the last tap the row is outside of any
-/// image.
+/// Where a unit of words of a window comes from: the place of its tap, and its word in a pixel. Beyond the last tap the row is outside of
+/// any image.
 struct alignas(16) UnitPlace {
   int row, column, word, unused;
 };
@@ -142,15 +146,18 @@ __global__ void __launch_bounds__(kThreads) convolve(const BitConvProblem p) {
   const BitConvShape& s = p.shape;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int output_tiles = s.padded_outputs() / kConvOutputs;
-  const int tile = static_cast<int>(blockIdx.x) % (output_tiles * s.groups), group = tile / output_tiles, first_output = tile % output_tiles * kConvOutputs;
+  const int tile = static_cast<int>(blockIdx.x) % (output_tiles * s.groups), group = tile / output_tiles,
+            first_output = tile % output_tiles * kConvOutputs;
   const std::int64_t first = std::int64_t{blockIdx.x} / (output_tiles * s.groups) * kPositions, positions = s.positions();
 
   // This thread's position of the gathering.
   const int mine = thread % kPositions, half = thread / kPositions;
   const std::int64_t position = first + mine;
   const bool exists = position < positions;
-  const int image_number = static_cast<int>(position) / (s.out_height * s.out_width), in_image = static_cast<int>(position) - image_number * s.out_height * s.out_width;
-  const int out_row = in_image / s.out_width, top = out_row * s.stride_h - s.pad_h, left = (in_image - out_row * s.out_width) * s.stride_w - s.pad_w;
+  const int image_number = static_cast<int>(position) / (s.out_height * s.out_width),
+            in_image = static_cast<int>(position) - image_number * s.out_height * s.out_width;
+  const int out_row = in_image / s.out_width, top = out_row * s.stride_h - s.pad_h,
+            left = (in_image - out_row * s.out_width) * s.stride_w - s.pad_w;
   const int tap_words = s.tap_words(), pixel_words = s.groups * tap_words, taps = s.taps();
   const std::uint32_t* image = p.x + (std::int64_t{image_number} * s.height * s.width * pixel_words + std::int64_t{group} * tap_words);
   const auto inside = [&](int row, int column) { return exists && row >= 0 && row < s.height && column >= 0 && column < s.width; };
@@ -209,14 +216,16 @@ __global__ void __launch_bounds__(kThreads) convolve(const BitConvProblem p) {
     }
     for (int i = thread; i < kConvOutputs * count / 4; i += kThreads) {
       const int row = i / (count / 4), word = i % (count / 4) * 4;
-      *reinterpret_cast<uint4*>(&shared.w[row][word]) = __ldg(reinterpret_cast<const uint4*>(weights + std::int64_t{row} * s.words() + begin + word));
+      *reinterpret_cast<uint4*>(&shared.w[row][word]) =
+          __ldg(reinterpret_cast<const uint4*>(weights + std::int64_t{row} * s.words() + begin + word));
     }
     __syncthreads();
 #pragma unroll 1
     for (int word = 0; word < count; word += kConvWords) {
       uint4 a[2][2], b[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) a[i / 2][i % 2] = *reinterpret_cast<const uint4*>(&shared.x[warp_row + i / 2 * 16 + i % 2 * 8 + lane / 4][word + lane % 4 * 4]);
+      for (int i = 0; i < 4; ++i)
+        a[i / 2][i % 2] = *reinterpret_cast<const uint4*>(&shared.x[warp_row + i / 2 * 16 + i % 2 * 8 + lane / 4][word + lane % 4 * 4]);
 #pragma unroll
       for (int i = 0; i < 4; ++i) b[i] = *reinterpret_cast<const uint4*>(&shared.w[warp_column + i * 8 + lane / 4][word + lane % 4 * 4]);
 #pragma unroll
@@ -273,7 +282,8 @@ __global__ void __launch_bounds__(kThreads) convolve(const BitConvProblem p) {
       codes |= __shfl_xor_sync(quad, codes, 1);
       codes |= __shfl_xor_sync(quad, codes, 2);
       const int byte = lane % 4, column = warp_column + byte * 8;
-      if (column < real_outputs) p.bits[(first + row) * p.bit_pitch + (first_index + column) / 8] = static_cast<std::uint8_t>(codes >> (8 * byte));
+      if (column < real_outputs)
+        p.bits[(first + row) * p.bit_pitch + (first_index + column) / 8] = static_cast<std::uint8_t>(codes >> (8 * byte));
     }
   }
 }
@@ -291,17 +301,20 @@ int launch_bit_conv(const BitConvProblem& problem, Stream stream) {
   return cudaGetLastError();
 }
 
-int launch_spread_pixels(const std::uint8_t* from, std::int64_t pixels, std::int64_t row_bytes, const BitConvShape& shape, std::uint32_t* to, Stream stream) {
+int launch_spread_pixels(const std::uint8_t* from, std::int64_t pixels, std::int64_t row_bytes, const BitConvShape& shape,
+                         std::uint32_t* to, Stream stream) {
   const std::int64_t words = pixels * shape.groups * shape.tap_words();
   return launch_kernel(spread_pixels, (words + kThreads - 1) / kThreads, kThreads, stream, from, pixels, row_bytes, shape, to);
 }
 
-int launch_spread_conv_weights(const std::uint8_t* from, std::int64_t row_bytes, const float* scales, int scale_step, const BitConvShape& shape,
-                               std::uint32_t* w, std::int32_t* offsets, std::int32_t* tap_sums, float* w_scales, Stream stream) {
+int launch_spread_conv_weights(const std::uint8_t* from, std::int64_t row_bytes, const float* scales, int scale_step,
+                               const BitConvShape& shape, std::uint32_t* w, std::int32_t* offsets, std::int32_t* tap_sums, float* w_scales,
+                               Stream stream) {
   const std::int64_t words = std::int64_t{shape.groups} * shape.padded_outputs() * shape.words();
-  if (const int error = launch_kernel(spread_weights, (words + kThreads - 1) / kThreads, kThreads, stream, from, row_bytes, shape, w)) return error;
-  return launch_kernel(conv_terms, (std::int64_t{shape.groups} * shape.outputs + kThreads - 1) / kThreads, kThreads, stream, w, scales, scale_step, shape,
-                       offsets, tap_sums, w_scales);
+  if (const int error = launch_kernel(spread_weights, (words + kThreads - 1) / kThreads, kThreads, stream, from, row_bytes, shape, w))
+    return error;
+  return launch_kernel(conv_terms, (std::int64_t{shape.groups} * shape.outputs + kThreads - 1) / kThreads, kThreads, stream, w, scales,
+                       scale_step, shape, offsets, tap_sums, w_scales);
 }
 
 }  // namespace narrow::cuda

@@ -1,5 +1,6 @@
 /// Rows of bits for products: packed from values, or copied from canonical codes; and the terms of the rows.
-/// Mapping:  a warp per row. Packing: lane l has the elements l, l + 32, ... of a row, so that a ballot is a word of codes and the lane's sum is
+/// Mapping:  a warp per row. Packing: lane l has the elements l, l + 32, ... of a row, so that a ballot is a word of codes and the lane's
+/// sum is
 ///           partial sum l of the contract (format/scale_rule.h).
 /// Bound:    memory.     Meaning: kernels/reference/quantize.cc with int1:row, bit for bit.
 
@@ -65,8 +66,8 @@ __device__ float value_of(float x) { return x; }
 __device__ float value_of(__half x) { return __half2float(x); }
 __device__ float value_of(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-/// A segment of 1024 elements of a row from column `begin` on, to the warp's shared memory; zeros beyond the row. Whole segments of aligned rows
-/// by 16-byte loads, all of them in flight at once.
+/// A segment of 1024 elements of a row from column `begin` on, to the warp's shared memory; zeros beyond the row. Whole segments of aligned
+/// rows by 16-byte loads, all of them in flight at once.
 template <typename Value>
 __device__ void load_segment(const Value* row, std::int64_t begin, std::int64_t cols, bool aligned, Value* segment) {
   const int lane = lane_here();
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__(kThreads) pack_bits(const BitSource s) {
     ones = 0;
     for (std::int64_t word = 0; word * 32 < s.cols; ++word) {
       const std::int64_t col = word * 32 + lane;
-      const std::uint32_t codes = __ballot_sync(kAll, col < s.cols && static_cast<double>(value_of(x[col])) > bound);
+      const std::uint32_t codes = __ballot_sync(kAll, col<s.cols&& static_cast<double>(value_of(x[col]))> bound);
       if (lane == 0) to[word] = codes, ones += __popc(codes);
     }
   }
@@ -148,7 +149,8 @@ int launch_unprepare_bits(const BitCanonical& rows, Stream stream) {
 }
 
 int launch_pack_bits(const BitSource& source, Stream stream) {
-  const auto kernel = source.dtype == DType::kF32 ? pack_bits<float> : (source.dtype == DType::kF16 ? pack_bits<__half> : pack_bits<__nv_bfloat16>);
+  const auto kernel =
+      source.dtype == DType::kF32 ? pack_bits<float> : (source.dtype == DType::kF16 ? pack_bits<__half> : pack_bits<__nv_bfloat16>);
   return launch_kernel(kernel, blocks_for(source.rows), kThreads, stream, source);
 }
 

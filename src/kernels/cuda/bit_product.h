@@ -1,5 +1,6 @@
 #pragma once
-/// Products of matrices of +-1, packed as bits (1 stands for +1, 0 for -1): plain problems on device pointers, and the rows that solve them.
+/// Products of matrices of +-1, packed as bits (1 stands for +1, 0 for -1): plain problems on device pointers, and the rows that solve
+/// them.
 ///   sum_k a b = 4 popcount(A & B) - 2 popcount(A) - 2 popcount(B) + k,   over the k bits of a row of A and of B;
 /// bits beyond k are zeros in both and so count for nothing.
 

@@ -41,11 +41,13 @@ template <int kBits>
 __device__ inline MsfpPairs msfp_pairs(std::uint32_t codes, const MsfpFactors& f) {
   if constexpr (kBits == 8) {
     const std::uint32_t first = (codes & 0x007F007Fu) | 0x43004300u, second = ((codes >> 8) & 0x007F007Fu) | 0x43004300u;
-    return {fma_bf16x2(first, f.scale, f.minus) ^ ((codes << 8) & 0x80008000u), fma_bf16x2(second, f.scale, f.minus) ^ (codes & 0x80008000u)};
+    return {fma_bf16x2(first, f.scale, f.minus) ^ ((codes << 8) & 0x80008000u),
+            fma_bf16x2(second, f.scale, f.minus) ^ (codes & 0x80008000u)};
   } else {
     const std::uint32_t x = __byte_perm(codes, 0u, 0x4140);
     const std::uint32_t first = ((x << 4) & 0x00700070u) | 0x41004100u, second = (x & 0x00700070u) | 0x41004100u;
-    return {fma_bf16x2(first, f.scale, f.minus) ^ ((x << 12) & 0x80008000u), fma_bf16x2(second, f.scale, f.minus) ^ ((x << 8) & 0x80008000u)};
+    return {fma_bf16x2(first, f.scale, f.minus) ^ ((x << 12) & 0x80008000u),
+            fma_bf16x2(second, f.scale, f.minus) ^ ((x << 8) & 0x80008000u)};
   }
 }
 

@@ -45,9 +45,12 @@ __global__ void __launch_bounds__(kThreads) prepare(const MsfpCanonical from, co
       held -= from.bits;
       stored = (code >> magnitude_bits) << (to.bits - 1) | (code & ((1u << magnitude_bits) - 1u)) << shift;
     }
-    if (to.bits == 8) target[i] = static_cast<std::uint8_t>(stored);
-    else if (i % 2 == 0) byte = stored;
-    else target[i / 2] = static_cast<std::uint8_t>(byte | stored << 4);
+    if (to.bits == 8)
+      target[i] = static_cast<std::uint8_t>(stored);
+    else if (i % 2 == 0)
+      byte = stored;
+    else
+      target[i / 2] = static_cast<std::uint8_t>(byte | stored << 4);
   }
 }
 

@@ -3,8 +3,8 @@
 ///
 /// Prepared: a code of 4 bits (msfp11, msfp12) or 8 (msfp13 .. msfp16) is a sign and a magnitude whose top bit is the element's top bit, so
 ///   value = +-magnitude * 2^(e - 2) of 4 bits, +-magnitude * 2^(e - 6) of 8;
-/// rows are padded with zero codes to a multiple of 128 columns; the exponent bytes e + 127 of four boxes of 16, 64 columns of a row, are one
-/// word, and the words of all rows lie together: [columns / 64][rows padded to 128]. A box whose exponent byte is 0 is zero.
+/// rows are padded with zero codes to a multiple of 128 columns; the exponent bytes e + 127 of four boxes of 16, 64 columns of a row, are
+/// one word, and the words of all rows lie together: [columns / 64][rows padded to 128]. A box whose exponent byte is 0 is zero.
 
 #include <cstdint>
 
@@ -20,7 +20,7 @@ constexpr std::int64_t padded_msfp_rows(std::int64_t rows) { return (rows + kMsf
 /// A prepared matrix; `depth` is its padded number of columns.
 struct MsfpView {
   std::int64_t rows = 0, depth = 0;
-  int bits = 8;  ///< of a stored code: 4 or 8
+  int bits = 8;                         ///< of a stored code: 4 or 8
   const std::uint8_t* codes = nullptr;  ///< [rows][depth * bits / 8], 16-byte aligned
   const std::uint32_t* exponents = nullptr;
 

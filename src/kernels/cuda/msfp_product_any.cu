@@ -1,5 +1,5 @@
-/// MSFP products on any device:  y = sum over boxes of 16, in order, float(sum_i a_i b_i) * 2^(ea + eb), as kernels/reference/msfp.cc has it.
-/// Mapping:  a thread per element of D, tiles of 16 x 16 whose rows meet in the first-level cache.     Bound: integer arithmetic.
+/// MSFP products on any device:  y = sum over boxes of 16, in order, float(sum_i a_i b_i) * 2^(ea + eb), as kernels/reference/msfp.cc has
+/// it. Mapping:  a thread per element of D, tiles of 16 x 16 whose rows meet in the first-level cache.     Bound: integer arithmetic.
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/msfp_product.h"
@@ -21,7 +21,8 @@ __device__ int exponent_at(const MsfpView& v, std::int64_t row, int box) {
 
 __global__ void __launch_bounds__(kTile* kTile) tiles(const MsfpProblem p) {
   const int tiles_n = (p.n + kTile - 1) / kTile, thread = static_cast<int>(threadIdx.x);
-  const int row = static_cast<int>(blockIdx.x) / tiles_n * kTile + thread / kTile, column = static_cast<int>(blockIdx.x) % tiles_n * kTile + thread % kTile;
+  const int row = static_cast<int>(blockIdx.x) / tiles_n * kTile + thread / kTile,
+            column = static_cast<int>(blockIdx.x) % tiles_n * kTile + thread % kTile;
   if (row >= p.m || column >= p.n) return;
   const std::uint8_t* a = p.a.codes + row * p.a.pitch();
   const std::uint8_t* b = p.b.codes + column * p.b.pitch();

@@ -10,8 +10,8 @@ namespace narrow::cuda::sm90 {
 constexpr float kFloatOfInteger = 12582912.0f;
 constexpr int kBitsOfFloat = 0x4B400000;
 
-/// The terms of a thread's columns of a box, two neighbours every eight: read well before they are needed, since the tensor cores keep shared
-/// memory busy.
+/// The terms of a thread's columns of a box, two neighbours every eight: read well before they are needed, since the tensor cores keep
+/// shared memory busy.
 template <int kSums>
 struct ColumnTerms {
   int4 two[kSums / 4];  ///< {offset, scale, offset, scale}
@@ -74,8 +74,8 @@ __device__ inline void store_boxes(const BitParams& p, const CUtensorMap& d, con
   }
 }
 
-/// Any epilogue and alignment: popcounts through the warp's shared memory, then rows of 16 columns. The parts are a loop, so that its code is
-/// there once.
+/// Any epilogue and alignment: popcounts through the warp's shared memory, then rows of 16 columns. The parts are a loop, so that its code
+/// is there once.
 template <class T>
 __device__ inline void store_bits_any(const BitParams& p, const BitShared<T>& shared, int slot, const int (&popcounts)[T::kCount], int row,
                                       int column) {

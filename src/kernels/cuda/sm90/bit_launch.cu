@@ -23,8 +23,9 @@ constexpr BitInstance instance(int chunk) {
   return {bit_product<T>, T::kShared, T::kThreads, T::kBoxRowBytes, chunk};
 }
 /// In the order of bit_configs().
-const BitInstance kInstances[] = {instance<BitTile<256, 4, 2, 2, 64>>(2), instance<BitTile<256, 4, 1, 2, 64>>(2), instance<BitTile<256, 4, 2>>(1),
-                                  instance<BitTile<256, 4, 1>>(4),        instance<BitTile<128, 5, 1>>(5),        instance<BitTile<64, 7, 1>>(7)};
+const BitInstance kInstances[] = {instance<BitTile<256, 4, 2, 2, 64>>(2), instance<BitTile<256, 4, 1, 2, 64>>(2),
+                                  instance<BitTile<256, 4, 2>>(1),        instance<BitTile<256, 4, 1>>(4),
+                                  instance<BitTile<128, 5, 1>>(5),        instance<BitTile<64, 7, 1>>(7)};
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -42,7 +43,8 @@ int launch_bit_product(const BitProblem& problem, int config, Stream stream) {
   CUtensorMap a{}, b{}, d{};
   if (!encode_matrix_map(a, {problem.a, 1, k_bytes, problem.m, problem.a_pitch, 128, c.tile_m}) ||
       !encode_matrix_map(b, {problem.b, 1, k_bytes, problem.n, problem.b_pitch, 128, c.tile_n / c.cluster}) ||
-      (boxed && !encode_matrix_map(d, {problem.d, element_bytes, problem.n, problem.m, problem.d_pitch * element_bytes, instance.box_bytes, 16})))
+      (boxed &&
+       !encode_matrix_map(d, {problem.d, element_bytes, problem.n, problem.m, problem.d_pitch * element_bytes, instance.box_bytes, 16})))
     return cudaErrorInvalidValue;
 
   BitParams params{};

@@ -9,8 +9,12 @@
 namespace narrow::cuda {
 namespace {
 
-constexpr BitConfig kConfigs[] = {{"128x256_cluster_2x1_four", 128, 256, 2}, {"128x256_four", 128, 256, 1}, {"128x256_cluster_2x1", 128, 256, 2},
-                                  {"128x256", 128, 256, 1},              {"128x128", 128, 128, 1},      {"128x64", 128, 64, 1}};
+constexpr BitConfig kConfigs[] = {{"128x256_cluster_2x1_four", 128, 256, 2},
+                                  {"128x256_four", 128, 256, 1},
+                                  {"128x256_cluster_2x1", 128, 256, 2},
+                                  {"128x256", 128, 256, 1},
+                                  {"128x128", 128, 128, 1},
+                                  {"128x64", 128, 64, 1}};
 
 constexpr double kMegahertz = 1755.0, kStart = 4000.0, kStoreBytes = 16.0;
 

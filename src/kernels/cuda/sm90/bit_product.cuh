@@ -2,9 +2,10 @@
 /// The Hopper main loop of products of bits, D = epilogue(A * B^T) of matrices of +-1.
 ///
 /// Mapping:  persistent thread blocks. One producer thread copies blocks of 1024 bits along k of A and B by TMA into a ring of stages; two
-///           or four consumer warpgroups, each its own part of the tile, multiply them by wgmma (and + popcount, 256 bits a step). In clusters
-///           of two the thread blocks lie one above the other and each loads half of B for both.
-/// Turns:    one warpgroup alone keeps the tensor cores busy, so they multiply in turn, `chunk` blocks each: while one finishes its sums and
+///           or four consumer warpgroups, each its own part of the tile, multiply them by wgmma (and + popcount, 256 bits a step). In
+///           clusters of two the thread blocks lie one above the other and each loads half of B for both.
+/// Turns:    one warpgroup alone keeps the tensor cores busy, so they multiply in turn, `chunk` blocks each: while one finishes its sums
+/// and
 ///           stores them, the others multiply. The ring is what the first may be ahead of the last.
 /// Requires: compute capability 9.0; rows of A and B 16-byte aligned, zeros beyond k, terms (checked in ops/).
 /// Bound:    arithmetic (32,768 products a cycle and multiprocessor) for k beyond some 4,000, else the bytes of D. Meaning:
@@ -17,7 +18,8 @@ namespace narrow::cuda::sm90 {
 
 /// The producer: one thread.
 template <class T>
-__device__ void produce_bits(const BitParams& p, const CUtensorMap& a, const CUtensorMap& b, const BitShared<T>& shared, int worker, int rank) {
+__device__ void produce_bits(const BitParams& p, const CUtensorMap& a, const CUtensorMap& b, const BitShared<T>& shared, int worker,
+                             int rank) {
   Ring<T::kStages> at;
   Ring<T::kTerms> terms;
   wait_for_earlier_kernels();
@@ -78,7 +80,7 @@ __device__ void consume_bits(const BitParams& p, const CUtensorMap& d, const Bit
   };
 
   if (group == T::kConsumers - 1 && lane == 0) shared.turn[0].arrive();  // the first turn is the first warpgroup's
-  wait_for_earlier_kernels();                             // from here on D is written
+  wait_for_earlier_kernels();                                            // from here on D is written
   for (int tile = worker; tile < p.tiles; tile += p.workers) {
     pin(popcounts);
 #pragma unroll 1

@@ -10,8 +10,8 @@
 
 namespace narrow::cuda::sm90 {
 
-/// A tile of 128 x kTileN: consumer warpgroups of 64 rows x kTileN / kGroupsN columns, one producer. A block along k is 128 bytes, 1024 bits,
-/// of a row.
+/// A tile of 128 x kTileN: consumer warpgroups of 64 rows x kTileN / kGroupsN columns, one producer. A block along k is 128 bytes, 1024
+/// bits, of a row.
 template <int kTileN_, int kStages_, int kCluster_, int kGroupsN_ = 1, int kBoxRowBytes_ = 128>
 struct BitTile {
   static constexpr int kTileM = 128, kTileN = kTileN_, kStages = kStages_, kCluster = kCluster_;
@@ -22,7 +22,7 @@ struct BitTile {
   static constexpr int kCount = kGroupN / 2;  ///< sums of a thread
   static constexpr int kBytesA = kTileM * 128, kBytesB = kTileN * 128, kStageBytes = kBytesA + kBytesB;
   static constexpr int kBoxRowBytes = kBoxRowBytes_, kBoxBytes = 16 * kBoxRowBytes;  ///< a warp stages one box of D, 16 rows, at a time
-  static constexpr int kTerms = 2;  ///< tiles whose terms are there at once
+  static constexpr int kTerms = 2;                                                   ///< tiles whose terms are there at once
   static constexpr int kTermBytes = (kTileM + kTileN) * static_cast<int>(sizeof(BitTerm));
   static constexpr int kShared = 1024 + kStages * kStageBytes + kConsumers * 4 * kBoxBytes + kTerms * kTermBytes +
                                  (2 * kStages + 2 * kTerms + kConsumers) * static_cast<int>(sizeof(Barrier));
@@ -31,9 +31,9 @@ struct BitTile {
 
 /// A launch. A worker is a thread block, or a cluster of two that lie one above the other and share B.
 struct BitParams {
-  int m, n, k, blocks;  ///< blocks along k
+  int m, n, k, blocks;                   ///< blocks along k
   int tiles_m, tiles_n, tiles, workers;  ///< in units of a worker's tile
-  int band;    ///< tiles along m that neighbouring tile numbers walk through first, for the second-level cache
+  int band;                              ///< tiles along m that neighbouring tile numbers walk through first, for the second-level cache
   int chunk;   ///< blocks along k that a warpgroup multiplies before the other one has its turn; at most the stages
   bool boxed;  ///< D leaves by tensor copies: aligned rows, nothing but scales in the epilogue
   const BitTerm* a_terms;

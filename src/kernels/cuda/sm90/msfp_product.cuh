@@ -3,7 +3,8 @@
 ///
 /// Mapping:  persistent thread blocks, tiles of 128 x 256, clusters of two that lie one above the other and share B. One producer thread
 ///           copies 64 columns of A and B in bf16 at a time; two consumer warpgroups, 64 rows each, multiply.
-/// Decoding: once, into memory that stays in the second-level cache: the panels of 256 rows that the first tiles read by a kernel in front, the
+/// Decoding: once, into memory that stays in the second-level cache: the panels of 256 rows that the first tiles read by a kernel in front,
+/// the
 ///           others by the three warps beside the producer, while tiles are multiplied. A counter per panel says when it is there.
 /// Requires: compute capability 9.0; prepared operands (msfp_product.h).
 /// Bound:    arithmetic (2,048 products a cycle and multiprocessor) and power. Meaning: reference/msfp.cc within the bound of the numerics
@@ -25,7 +26,8 @@ struct MsfpTile {
   static constexpr int kConsumers = 2, kConsumerThreads = kConsumers * 128, kThreads = kConsumerThreads + 128;
   static constexpr int kCount = kTileN / 2;  ///< sums of a thread
   static constexpr int kBytesA = kTileM * kDepth * 2, kBytesB = kTileN * kDepth * 2, kStageBytes = kBytesA + kBytesB;
-  static constexpr int kShared = 1024 + kStages * kStageBytes + kConsumers * 4 * kBoxes * kOutputBoxBytes + 2 * kStages * static_cast<int>(sizeof(Barrier));
+  static constexpr int kShared =
+      1024 + kStages * kStageBytes + kConsumers * 4 * kBoxes * kOutputBoxBytes + 2 * kStages * static_cast<int>(sizeof(Barrier));
   static_assert(kShared <= 232448 && kTileM * kCluster == kMsfpPanel && kTileN == kMsfpPanel);
 };
 
@@ -38,7 +40,7 @@ struct MsfpOperand {
 };
 
 struct MsfpParams {
-  int m, n, blocks;  ///< blocks of 64 columns
+  int m, n, blocks;                            ///< blocks of 64 columns
   int tiles_m, tiles_n, tiles, workers, band;  ///< in units of a cluster's tile
   bool boxed;                                  ///< D leaves by tensor copies: aligned rows, nothing in the epilogue
   MsfpOperand a, b;
@@ -84,9 +86,9 @@ __device__ inline void wait_for_panel(const MsfpOperand& operand, int panel) {
   } while (done < chunks);
 }
 
-/// The warps beside the producer: they decode the panels that the first tiles do not need, while those are multiplied; B's before A's, which the
-/// next band of tiles reads. Warps take chunks of as many boxes as a panel has rows, as they come, so that nobody waits for a thread block that
-/// is not there.
+/// The warps beside the producer: they decode the panels that the first tiles do not need, while those are multiplied; B's before A's,
+/// which the next band of tiles reads. Warps take chunks of as many boxes as a panel has rows, as they come, so that nobody waits for a
+/// thread block that is not there.
 __device__ inline void decode_panels(const MsfpParams& p) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t boxes = p.b.packed.depth / kMsfpBox;
@@ -112,7 +114,8 @@ __device__ inline void decode_panels(const MsfpParams& p) {
 
 /// The producer: one thread.
 template <class T>
-__device__ void produce_msfp(const MsfpParams& p, const CUtensorMap& a, const CUtensorMap& b, const MsfpShared<T>& shared, int worker, int rank) {
+__device__ void produce_msfp(const MsfpParams& p, const CUtensorMap& a, const CUtensorMap& b, const MsfpShared<T>& shared, int worker,
+                             int rank) {
   Ring<T::kStages> at;
   wait_for_earlier_kernels();
   for (int tile = worker; tile < p.tiles; tile += p.workers) {
@@ -134,7 +137,8 @@ __device__ void produce_msfp(const MsfpParams& p, const CUtensorMap& a, const CU
 }
 
 template <class T>
-__device__ inline void store_msfp_any(const MsfpParams& p, const MsfpShared<T>& shared, const float (&sums)[T::kCount], int row, int column) {
+__device__ inline void store_msfp_any(const MsfpParams& p, const MsfpShared<T>& shared, const float (&sums)[T::kCount], int row,
+                                      int column) {
   const int thread = thread_here(), lane = thread % 32, warp = thread / 32;
   float* const values = reinterpret_cast<float*>(shared.staging + warp * T::kBoxes * kOutputBoxBytes);  // [16][32], columns exchanged
 #pragma unroll 1
@@ -159,8 +163,8 @@ __device__ inline void store_msfp_any(const MsfpParams& p, const MsfpShared<T>& 
 
 /// Both operands were halved: sums are four times what the tensor cores have.
 template <class T, int kElementBytes>
-__device__ inline void store_msfp_boxes(const MsfpParams& p, const CUtensorMap& d, const MsfpShared<T>& shared, const float (&sums)[T::kCount], int row,
-                                        int column, unsigned& boxes) {
+__device__ inline void store_msfp_boxes(const MsfpParams& p, const CUtensorMap& d, const MsfpShared<T>& shared,
+                                        const float (&sums)[T::kCount], int row, int column, unsigned& boxes) {
   constexpr int kSums = 64 / kElementBytes;
   const int thread = thread_here(), lane = thread % 32, warp = thread / 32;
   std::byte* const staging = shared.staging + warp * T::kBoxes * kOutputBoxBytes;
@@ -186,7 +190,8 @@ __device__ inline void store_msfp_boxes(const MsfpParams& p, const CUtensorMap& 
 template <class T>
 __device__ void consume_msfp(const MsfpParams& p, const CUtensorMap& d, const MsfpShared<T>& shared, int worker, int rank) {
   const int lane = static_cast<int>(threadIdx.x) % 32, group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);
-  const std::uint32_t first_a = operand_word(shared_address(shared.a(0)) + group * 64 * 128), first_b = operand_word(shared_address(shared.b(0)));
+  const std::uint32_t first_a = operand_word(shared_address(shared.a(0)) + group * 64 * 128),
+                      first_b = operand_word(shared_address(shared.b(0)));
   Ring<T::kStages> at;
   unsigned boxes = 0;
   float sums[T::kCount];

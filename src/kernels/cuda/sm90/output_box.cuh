@@ -24,7 +24,8 @@ __device__ inline std::uint32_t pack_two(bool half, float low, float high) {
   return result;
 }
 
-/// A warp's 16 rows x kValues * 2 columns, a whole row of the box, into it: rows lane / 4 and that + 8, two neighbouring columns every eight.
+/// A warp's 16 rows x kValues * 2 columns, a whole row of the box, into it: rows lane / 4 and that + 8, two neighbouring columns every
+/// eight.
 template <int kElementBytes, int kValues>
 __device__ inline void fill_output_box(bool half, const float (&v)[kValues], std::byte* box) {
   constexpr int kRowBytes = kValues * 2 * kElementBytes;
@@ -34,8 +35,8 @@ __device__ inline void fill_output_box(bool half, const float (&v)[kValues], std
 #pragma unroll
     for (int q = 0; q < kValues / 8; ++q) {
       const float* s = v + q * 8;
-      store_matrices(place_in_output_box<kRowBytes>(box, r, q * 32 + lane / 16 * 16), pack_two(half, s[0], s[1]), pack_two(half, s[2], s[3]),
-                     pack_two(half, s[4], s[5]), pack_two(half, s[6], s[7]));
+      store_matrices(place_in_output_box<kRowBytes>(box, r, q * 32 + lane / 16 * 16), pack_two(half, s[0], s[1]),
+                     pack_two(half, s[2], s[3]), pack_two(half, s[4], s[5]), pack_two(half, s[6], s[7]));
     }
   } else {
 #pragma unroll
