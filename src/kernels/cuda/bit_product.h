@@ -36,10 +36,11 @@ struct BitProblem {
   std::int64_t d_pitch = 0;  ///< elements from row to row
 };
 
-/// A Hopper kernel: its tile, and how many thread blocks of a cluster share B.
+/// A Hopper kernel: its tile, how many thread blocks of a cluster share B, and the model's microseconds (sm90/bit_plan.cc).
 struct BitConfig {
   const char* name;
   int tile_m, tile_n, cluster;
+  double first, first_block, next, next_block;
 };
 std::span<const BitConfig> bit_configs();
 /// The configuration with the lowest estimate (sm90/bit_plan.cc).

@@ -23,9 +23,8 @@ constexpr BitInstance instance(int chunk) {
   return {bit_product<T>, T::kShared, T::kThreads, T::kBoxRowBytes, chunk};
 }
 /// In the order of bit_configs().
-const BitInstance kInstances[] = {instance<BitTile<256, 4, 2, 2, 64>>(2), instance<BitTile<256, 4, 1, 2, 64>>(2),
-                                  instance<BitTile<256, 4, 2>>(1),        instance<BitTile<256, 4, 1>>(4),
-                                  instance<BitTile<128, 5, 1>>(5),        instance<BitTile<64, 7, 1>>(7)};
+const BitInstance kInstances[] = {instance<BitTile<256, 4, 1>>(4), instance<BitTile<256, 4, 2>>(1), instance<BitTile<128, 5, 1>>(5),
+                                  instance<BitTile<64, 7, 1>>(7)};
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
