@@ -51,32 +51,70 @@ __device__ inline MsfpPairs msfp_pairs(std::uint32_t codes, const MsfpFactors& f
   }
 }
 
-/// Box number `index` of a prepared matrix, row by row, as 16 bf16.
+/// A box as it lies in memory.
+struct PackedBox {
+  uint4 codes;  ///< of 4 bits: x and y alone
+  std::uint32_t exponent;
+};
+
 template <int kBits>
-__device__ inline void decode_box_of(const MsfpView& b, std::int64_t index, uint4* decoded) {
-  const std::int64_t boxes = b.depth / kMsfpBox, row = index / boxes;
-  const int box = static_cast<int>(index - row * boxes);
-  const std::uint8_t* from = b.codes + row * b.pitch() + box * (kMsfpBox * kBits / 8);
-  const MsfpFactors factors = msfp_factors<kBits>((__ldg(b.exponents + box / 4 * b.exponent_rows() + row) >> (box % 4 * 8)) & 255u, 0);
-  std::uint32_t codes[4];
+__device__ inline PackedBox load_box(const MsfpView& v, std::int64_t row, int box) {
+  const std::uint8_t* from = v.codes + row * v.pitch() + box * (kMsfpBox * kBits / 8);
+  PackedBox packed{};
   if constexpr (kBits == 8) {
-    const uint4 words = __ldg(reinterpret_cast<const uint4*>(from));
-    codes[0] = words.x, codes[1] = words.y, codes[2] = words.z, codes[3] = words.w;
+    packed.codes = __ldg(reinterpret_cast<const uint4*>(from));
   } else {
     const uint2 words = __ldg(reinterpret_cast<const uint2*>(from));
-    codes[0] = words.x, codes[1] = words.x >> 16, codes[2] = words.y, codes[3] = words.y >> 16;
+    packed.codes = {words.x, words.y, 0u, 0u};
   }
+  packed.exponent = (__ldg(v.exponents + box / 4 * v.exponent_rows() + row) >> (box % 4 * 8)) & 255u;
+  return packed;
+}
+
+/// The box as 16 bf16.
+template <int kBits>
+__device__ inline void store_decoded(const PackedBox& packed, uint4* to) {
+  const MsfpFactors factors = msfp_factors<kBits>(packed.exponent, 0);
+  const uint4& c = packed.codes;
+  const std::uint32_t codes[4] = {c.x, kBits == 8 ? c.y : c.x >> 16, kBits == 8 ? c.z : c.y, kBits == 8 ? c.w : c.y >> 16};
   MsfpPairs pairs[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) pairs[i] = msfp_pairs<kBits>(codes[i], factors);
-  decoded[index * 2] = {pairs[0].first, pairs[1].first, pairs[2].first, pairs[3].first};
-  decoded[index * 2 + 1] = {pairs[0].second, pairs[1].second, pairs[2].second, pairs[3].second};
+  to[0] = {pairs[0].first, pairs[1].first, pairs[2].first, pairs[3].first};
+  to[1] = {pairs[0].second, pairs[1].second, pairs[2].second, pairs[3].second};
 }
-__device__ inline void decode_box(const MsfpView& b, std::int64_t index, uint4* decoded) {
-  if (b.bits == 8)
-    decode_box_of<8>(b, index, decoded);
+
+/// Box number `index` of a prepared matrix, row by row.
+__device__ inline void decode_box(const MsfpView& v, std::int64_t index, uint4* decoded) {
+  const std::int64_t boxes = v.depth / kMsfpBox, row = index / boxes;
+  const int box = static_cast<int>(index - row * boxes);
+  if (v.bits == 8)
+    store_decoded<8>(load_box<8>(v, row, box), decoded + index * 2);
   else
-    decode_box_of<4>(b, index, decoded);
+    store_decoded<4>(load_box<4>(v, row, box), decoded + index * 2);
+}
+
+/// kMsfpPanel boxes from number `first` on by one warp, four loads of a lane in flight at a time.
+template <int kBits>
+__device__ inline void decode_chunk(const MsfpView& v, std::int64_t first, int lane, uint4* decoded) {
+  constexpr int kAtOnce = 4;
+  const int boxes = static_cast<int>(v.depth / kMsfpBox);
+  std::int64_t row = (first + lane) / boxes;
+  int box = static_cast<int>(first + lane - row * boxes);
+#pragma unroll 1
+  for (int done = 0; done < kMsfpPanel; done += 32 * kAtOnce) {
+    PackedBox packed[kAtOnce];
+    std::int64_t at[kAtOnce];  // -1 beyond the last row
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      at[i] = row < v.rows ? row * boxes + box : -1;
+      packed[i] = row < v.rows ? load_box<kBits>(v, row, box) : PackedBox{};
+      for (box += 32; box >= boxes; box -= boxes) ++row;
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (at[i] >= 0) store_decoded<kBits>(packed[i], decoded + at[i] * 2);
+  }
 }
 
 }  // namespace narrow::cuda

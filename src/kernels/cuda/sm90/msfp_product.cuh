@@ -101,8 +101,10 @@ __device__ inline void decode_panels(const MsfpParams& p) {
     if (taken >= of_b + of_a) return;
     const MsfpOperand& operand = taken < of_b ? p.b : p.a;
     const std::int64_t chunk = (taken < of_b ? taken : taken - of_b) + operand.first_panel * boxes;
-    const std::int64_t end = min((chunk + 1) * kMsfpPanel, operand.packed.rows * boxes);
-    for (std::int64_t index = chunk * kMsfpPanel + lane; index < end; index += 32) decode_box(operand.packed, index, operand.decoded);
+    if (operand.packed.bits == 8)
+      decode_chunk<8>(operand.packed, chunk * kMsfpPanel, lane, operand.decoded);
+    else
+      decode_chunk<4>(operand.packed, chunk * kMsfpPanel, lane, operand.decoded);
     asm volatile("fence.proxy.async.global;" ::: "memory");
     __syncwarp();
     if (lane == 0) {
