@@ -1,13 +1,16 @@
 # The CUDA half of the device layer and the GPU kernels, or the stub in their place.
-target_sources(narrow PRIVATE ops/cuda_fused.cc ops/cuda_int8_matmul.cc ops/cuda_matmul.cc ops/cuda_quantize.cc ops/cuda_training.cc
-  ops/cuda_weights.cc)
+target_sources(narrow PRIVATE ops/cuda_binary.cc ops/cuda_binary_conv.cc ops/cuda_fused.cc ops/cuda_int8_matmul.cc ops/cuda_matmul.cc
+  ops/cuda_msfp.cc ops/cuda_quantize.cc ops/cuda_training.cc ops/cuda_weights.cc)
 if(NOT NARROW_WITH_CUDA)
-  target_sources(narrow PRIVATE device/cuda_stub.cc kernels/cuda_stub.cc kernels/cuda_fused_stub.cc kernels/cuda_matmul_stub.cc
-    kernels/cuda_weights_stub.cc)
+  target_sources(narrow PRIVATE device/cuda_stub.cc kernels/cuda_stub.cc kernels/cuda_binary_stub.cc kernels/cuda_fused_stub.cc
+    kernels/cuda_matmul_stub.cc kernels/cuda_msfp_stub.cc kernels/cuda_weights_stub.cc)
   return()
 endif()
 target_sources(narrow PRIVATE
   device/cuda/runtime.cc
+  kernels/cuda/bit_conv.cu
+  kernels/cuda/bit_prepare.cu
+  kernels/cuda/bit_product_any.cu
   kernels/cuda/dequantize.cu
   kernels/cuda/dequantize_generic.cu
   kernels/cuda/elementwise.cu
@@ -21,11 +24,14 @@ target_sources(narrow PRIVATE
   kernels/cuda/int8_product_any.cu
   kernels/cuda/int8_product_mma.cu
   kernels/cuda/layout.cu
+  kernels/cuda/msfp_prepare.cu
+  kernels/cuda/msfp_product_any.cu
   kernels/cuda/quantize_blocks.cu
   kernels/cuda/quantize_generic.cu
   kernels/cuda/quantize_resident.cu
   kernels/cuda/quantize_rows.cu
   kernels/cuda/quantize_tensor.cu
+  kernels/cuda/sm90/bit_plan.cc
   kernels/cuda/sm90/byte_plan.cc
   kernels/cuda/tables.cc
   kernels/cuda/sm90/weight_plan.cc
@@ -40,11 +46,13 @@ target_link_libraries(narrow PRIVATE CUDA::cudart_static)
 
 # Hopper's own kernels: one target (wgmma and setmaxnreg exist in sm_90a alone), fp8 products in the compiler's own contraction.
 add_library(narrow_sm90 OBJECT
+  kernels/cuda/sm90/bit_launch.cu
   kernels/cuda/sm90/byte_launch.cu
   kernels/cuda/sm90/few_rows.cu
   kernels/cuda/sm90/fp8_other.cu
   kernels/cuda/sm90/fp8_tile_scaled.cu
   kernels/cuda/sm90/int8.cu
+  kernels/cuda/sm90/msfp_launch.cu
   kernels/cuda/sm90/weight_instances/any_fp4.cu
   kernels/cuda/sm90/weight_instances/any_fp5.cu
   kernels/cuda/sm90/weight_instances/any_fp6.cu

@@ -3,6 +3,7 @@
 #include "narrow/cuda.h"
 
 #include "cuda_layer.h"
+#include "narrow/cuda_msfp.h"
 #include "narrow/error.h"
 
 namespace narrow::python {
@@ -113,6 +114,17 @@ void bind_cuda(nb::module_& module) {
   bind_quantizers(module);
   bind_quick_calls(module);
   bind_cuda_layer(module);
+  module.def(
+      "cuda_msfp_matmul",
+      [](const Scheme& x_scheme, Shape x_shape, const Array& x, const Array& x_scales, const Scheme& w_scheme, Shape w_shape,
+         const Array& w, const Array& w_scales, const Array& y, std::uintptr_t stream) {
+        const auto operand = [&](const Scheme& scheme, Shape& shape, const Array& codes, const Array& scales) {
+          return cuda::prepare_msfp(over_device(scheme, std::move(shape), codes, scales, {}, {}), stream_of(stream));
+        };
+        cuda::matmul(operand(x_scheme, x_shape, x, x_scales), operand(w_scheme, w_shape, w, w_scales), y.tensor, stream_of(stream));
+      },
+      nb::arg("x_scheme"), nb::arg("x_shape"), nb::arg("x"), nb::arg("x_scales"), nb::arg("w_scheme"), nb::arg("w_shape"), nb::arg("w"),
+      nb::arg("w_scales"), nb::arg("y"), nb::arg("stream"), Unlocked());
 }
 
 }  // namespace narrow::python

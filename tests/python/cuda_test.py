@@ -102,6 +102,18 @@ def test_a_changed_weight_is_prepared_anew_and_a_dropped_one_is_freed():
         assert len(ops._cuda_layers._layers) == count
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_msfp_matrices_multiply_packed(dtype):
+    x, y = torch.randn(70, 200).cuda(), torch.randn(130, 200).cuda()
+    for bits in range(11, 17):
+        a, b = nt.to_msfp(x, bits), nt.to_msfp(y, bits)
+        exact = a.dequantize().double() @ b.dequantize().double().T
+        product = nt.msfp_matmul(a, b.transpose(0, 1), dtype)
+        assert product.dtype == dtype and product.shape == (70, 130)
+        bound = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
+        assert (product.double() - exact).abs().max() <= bound * exact.abs().max(), bits
+
+
 def test_learned_scales_train_as_on_the_cpu():
     for scheme in ("int4:row", "fp4_e2m1:row", "int8:tensor", "int4:row:asym"):
         x = torch.randn(16, 96, requires_grad=True)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from .. import _core
+from .._arrays import borrow_torch
+from .._cuda import current_stream
 from ..errors import InvalidArgument
 from ..quantization import Format
 from .ops import scheme_of
@@ -111,10 +116,18 @@ def fp32_to_msfp16(x: Tensor) -> MsfpTensor:
     return to_msfp(x, 16)
 
 
+def _operand(x: MsfpTensor) -> tuple[Any, ...]:
+    return scheme_of(x.scheme), list(x._shape), borrow_torch(x.codes), borrow_torch(x.scales)
+
+
 def msfp_matmul(a: MsfpTensor, b: MsfpTensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """a [m, k] @ b [k, n]: boxes lie along k on both sides, so b is the transpose of what was converted."""
     if a.transposed or not b.transposed or a.shape[1] != b.shape[0]:
         raise InvalidArgument(f"msfp matmul: [m, k] x the transpose of [n, k] is needed; the shapes are {a.shape} and {b.shape}")
+    if a.codes.is_cuda:
+        y = torch.empty((a.shape[0], b.shape[1]), dtype=dtype, device=a.codes.device)
+        _core.cuda_msfp_matmul(*_operand(a), *_operand(b), borrow_torch(y), current_stream(y))
+        return y
     return _linear(a.dequantize(dtype), b.codes, b.scales, b.scheme, inputs=f"{a.scheme}:dynamic" if dtype == torch.float32 else "")
 
 

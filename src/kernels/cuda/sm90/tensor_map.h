@@ -1,0 +1,49 @@
+#pragma once
+/// Tensor maps of matrices, for the launches of kernels that copy boxes of them.
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace narrow::cuda::sm90 {
+
+/// cuTensorMapEncodeTiled, from the driver that is there: the library does not link it.
+inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
+  static const PFN_cuTensorMapEncodeTiled_v12000 function = [] {
+    void* address = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &found) != cudaSuccess)
+      return PFN_cuTensorMapEncodeTiled_v12000{};
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(address);
+  }();
+  return function;
+}
+
+/// A matrix of `rows` rows of `columns` elements, `pitch` bytes apart, copied in boxes of box_bytes x box_rows; the swizzle is as wide as
+/// the box: 128, 64 bytes, or none.
+struct MatrixMap {
+  const void* data;
+  int element_bytes;  ///< 1, 2, 4
+  std::int64_t columns, rows, pitch;
+  int box_bytes, box_rows;
+};
+
+inline bool encode_matrix_map(CUtensorMap& map, const MatrixMap& m) {
+  if (tensor_map_encoder() == nullptr) return false;
+  const CUtensorMapDataType type = m.element_bytes == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                   : m.element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
+                                                          : CU_TENSOR_MAP_DATA_TYPE_UINT32;
+  const CUtensorMapSwizzle swizzle = m.box_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                                     : m.box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                         : CU_TENSOR_MAP_SWIZZLE_NONE;
+  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows)},
+                   strides[1] = {static_cast<cuuint64_t>(m.pitch)};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(m.box_bytes / m.element_bytes), static_cast<cuuint32_t>(m.box_rows)},
+                   steps[2] = {1, 1};
+  return tensor_map_encoder()(&map, type, 2, const_cast<void*>(m.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+}  // namespace narrow::cuda::sm90

@@ -1,0 +1,198 @@
+/// int1 products: bit for bit the definition on random shapes in guarded and poisoned memory, and bit for bit the CPU's quantize and
+/// matmul.
+
+#include <cmath>
+#include <memory>
+#include <random>
+
+#include "device/cuda/runtime.h"
+#include "harness.h"
+#include "int1_matmul_oracle.h"
+#include "narrow/matmul.h"
+#include "ops/cuda_binary.h"
+
+namespace narrow::cuda::testing {
+namespace {
+
+constexpr int kRandomShapes = 2000;
+constexpr DType kOutputs[] = {DType::kI32, DType::kBf16, DType::kF16, DType::kF32};
+
+class Int1MatmulTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    NARROW_REQUIRE_DEVICE();
+    stream_ = std::make_unique<OwnedStream>();
+    std::vector<std::uint8_t> bytes(kBytes);
+    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(generator_() >> 7);
+    std::vector<float> scales(kScales);
+    for (float& scale : scales)
+      scale = std::ldexp(0.5f + static_cast<float>(generator_() % 1024) / 1024.0f, static_cast<int>(generator_() % 12) - 6);
+    bytes_ = upload(bytes.data(), kBytes);
+    scales_ = upload(scales.data(), kScales * sizeof(float));
+  }
+  int pick(int below) { return static_cast<int>(generator_() % static_cast<unsigned>(below)); }
+  std::int64_t size(int most) {
+    switch (pick(4)) {
+      case 0:
+        return 1 + pick(20);
+      case 1:
+        return std::max(1, std::min(most, 64 * (1 + pick(most / 64 + 1)) + pick(3) - 1));
+      default:
+        return 1 + pick(most);
+    }
+  }
+  Buffer upload(const void* data, std::size_t size) {
+    const Buffer buffer = Buffer::allocate(size, kDevice);
+    copy_bytes(buffer.data(), data, size, *stream_);
+    synchronize(*stream_);
+    return buffer;
+  }
+  Buffer piece(const Buffer& from, std::int64_t size, std::size_t unit) {
+    const std::size_t bytes = static_cast<std::size_t>(size), places = (from.size() - bytes) / unit + 1;
+    return Buffer::borrow(from.data() + generator_() % places * unit, bytes, kDevice);
+  }
+  DeviceQuantized quantized(const char* scheme, std::int64_t rows, std::int64_t k) {
+    const std::size_t unit = pick(2) == 0 ? 1 : 16;
+    DeviceQuantized q{Scheme::parse(scheme), {rows, k}, piece(bytes_, rows * ((k + 7) / 8), unit), {}, {}, {}};
+    q.scales = piece(scales_, (q.scheme.granularity == Granularity::row() ? rows : 1) * 4, 4);
+    return q;
+  }
+  Tensor floats(const Shape& shape) { return Tensor::over(piece(scales_, element_count(shape) * 4, 4), DType::kF32, shape); }
+  static CanonicalBits side(const DeviceQuantized& q) {
+    return {q.codes.as<std::uint8_t>(), q.scales.as<float>(), q.scheme.granularity == Granularity::row() ? 1 : 0};
+  }
+
+  /// Multiplies into guarded memory, `offset` elements off alignment and rows `gap` elements apart, and compares every element.
+  void expect_right(const DeviceQuantized& xq, const DeviceQuantized& wq, DType out, const Int1MatmulOptions& options, std::int64_t gap,
+                    std::int64_t offset, const std::string& what) {
+    const Stream stream = *stream_;
+    const Int1Matrix x = prepare_int1(xq, stream), w = prepare_int1(wq, stream);
+    const std::size_t element = static_cast<std::size_t>(bits_of(out)) / 8;
+    const std::int64_t pitch = w.rows + gap;
+    const Guarded memory(static_cast<std::size_t>(x.rows * pitch) * element, static_cast<std::size_t>(offset) * element, stream);
+    const Tensor y = Tensor::borrow(memory.data(), out, {x.rows, w.rows}, {pitch, 1}, kDevice);
+    unsigned long long wrong = 0;
+    ASSERT_NO_THROW({
+      matmul(x, w, y, stream, options);
+      wrong = count_wrong(side(xq), side(wq), int1_problem(x, w, y, options), stream);
+    }) << what;
+    ASSERT_EQ(wrong, 0u) << what;
+    memory.check(stream, what);
+  }
+
+  static constexpr std::size_t kBytes = std::size_t{8} << 20, kScales = std::size_t{1} << 20;
+  std::unique_ptr<OwnedStream> stream_;
+  std::mt19937 generator_{1};
+  Buffer bytes_, scales_;
+};
+
+TEST_F(Int1MatmulTest, RandomShapesAreExact) {
+  const std::vector<std::string> names = int1_matmul_kernel_names();
+  for (int i = 0; i < kRandomShapes; ++i) {
+    const std::int64_t m = size(700), n = size(700), k = 1 + pick(pick(4) == 0 ? 9000 : 1500);
+    const DeviceQuantized xq = quantized(pick(3) == 0 ? "int1:tensor" : "int1:row", m, k),
+                          wq = quantized(pick(3) == 0 ? "int1:tensor" : "int1:row", n, k);
+    const DType out = kOutputs[pick(4)];
+    Int1MatmulOptions options;
+    if (out != DType::kI32 && pick(2) == 0) {
+      if (pick(3) == 0) options.bias = floats({n});
+      if (pick(3) == 0) options.activation = static_cast<Activation>(pick(4));
+      if (pick(4) == 0) options.residual = floats({m, n});
+    }
+    std::int64_t gap = 0, offset = 0;
+    if (pick(3) == 0) gap = pick(2) == 0 ? 16 : pick(9), offset = pick(2) == 0 ? 0 : pick(9);
+    if (pick(4) != 0) options.kernel = names[static_cast<std::size_t>(pick(static_cast<int>(names.size())))];
+    const std::string what = "case " + std::to_string(i) + ": " + std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k) +
+                             " -> " + std::string(name_of(out)) + " kernel '" + std::string(options.kernel) + "' activation " +
+                             std::to_string(static_cast<int>(options.activation)) + (options.bias ? " bias" : "") +
+                             (options.residual ? " residual" : "");
+    ASSERT_NO_FATAL_FAILURE(expect_right(xq, wq, out, options, gap, offset, what));
+  }
+}
+
+TEST_F(Int1MatmulTest, EveryRowIsExactOverManyTilesAndBlocks) {
+  for (const std::string& name : int1_matmul_kernel_names())
+    for (const DType out : kOutputs) {
+      Int1MatmulOptions options;
+      options.kernel = name;
+      ASSERT_NO_FATAL_FAILURE(expect_right(quantized("int1:row", 2500, 5000), quantized("int1:row", 3000, 5000), out, options, 0, 0, name));
+    }
+}
+
+TEST_F(Int1MatmulTest, GivesTheBitsOfTheCpu) {
+  for (const char* x_scheme : {"int1:row", "int1:tensor"})
+    for (const char* w_scheme : {"int1:row", "int1:tensor"})
+      for (const DType out : kOutputs) {
+        const std::int64_t m = 137, n = 150, k = 1333;
+        const Tensor x = random_values(DType::kF32, {m, k}, Values::kNormal, 1), w = random_values(DType::kF32, {n, k}, Values::kNormal, 2);
+        const QuantizedTensor xq = narrow::quantize(x, Scheme::parse(x_scheme)), wq = narrow::quantize(w, Scheme::parse(w_scheme));
+        const Tensor bias = random_values(DType::kF32, {n}, Values::kNormal, 3);
+        MatmulOptions cpu;
+        cpu.out = out;
+        Int1MatmulOptions gpu;
+        if (out == DType::kF32) {
+          cpu.bias = bias;
+          gpu.bias = to_device(bias, kDevice, *stream_);
+          cpu.activation = gpu.activation = Activation::kRelu;
+        }
+        const Tensor y = Tensor::empty(out, {m, n}, kDevice);
+        matmul(prepare_int1(to_device(xq, kDevice, *stream_), *stream_), prepare_int1(to_device(wq, kDevice, *stream_), *stream_), y,
+               *stream_, gpu);
+        expect_equal(narrow::matmul(xq, prepare(wq), cpu), to_host(y, *stream_),
+                     std::string(x_scheme) + " x " + w_scheme + " -> " + std::string(name_of(out)));
+      }
+}
+
+TEST_F(Int1MatmulTest, PacksAsTheCpuQuantizes) {
+  const Scheme scheme = Scheme::parse("int1:row");
+  for (const DType dtype : kTypes)
+    for (const Values values : {Values::kNormal, Values::kWide, Values::kTies, Values::kNonFinite})
+      for (const std::int64_t k : {1, 31, 33, 128, 1000, 1024, 1025, 3000, 4096, 5001}) {
+        const Tensor x = random_values(dtype, {29, k}, values, static_cast<unsigned>(k));
+        narrow::QuantizeOptions options;
+        options.nonfinite = NonFinite::kSaturate;
+        const QuantizedTensor expected = narrow::quantize(x, scheme, options);
+        const bool aligned = k % 2 == 0;  // then rows start at multiples of 16 bytes where k is a multiple of 8
+        const GuardedValues source(x, aligned ? 0 : k % 3, aligned ? 0 : k % 5, *stream_);
+        const Int1Matrix q = allocate_int1(29, k, kDevice);
+        quantize(source.x, q, *stream_);
+        const std::string what =
+            std::string(name_of(dtype)) + " values " + std::to_string(static_cast<int>(values)) + " k " + std::to_string(k);
+        expect_equal(expected, unprepare_int1(q, *stream_), *stream_, what);
+        // Terms, padding and zeros beyond k are what prepare_int1 makes of the canonical bytes.
+        const Int1Matrix prepared = prepare_int1(to_device(expected, kDevice, *stream_), *stream_);
+        const auto bytes = [&](const Buffer& b) {
+          return to_host(Tensor::over(b, DType::kU8, {static_cast<std::int64_t>(b.size())}), *stream_);
+        };
+        expect_equal(bytes(prepared.terms), bytes(q.terms), what + ": terms");
+        expect_equal(bytes(prepared.codes), bytes(q.codes), what + ": codes");
+      }
+}
+
+TEST_F(Int1MatmulTest, PreparingHasAnExactInverse) {
+  for (const char* scheme : {"int1:row", "int1:tensor"})
+    for (const std::int64_t k : {7, 128, 300}) {
+      const QuantizedTensor q = narrow::quantize(random_values(DType::kF32, {300, k}, Values::kNormal, 5), Scheme::parse(scheme));
+      expect_equal(q, unprepare_int1(prepare_int1(to_device(q, kDevice, *stream_), *stream_), *stream_), *stream_, scheme);
+    }
+}
+
+TEST_F(Int1MatmulTest, RefusesWhatItCannotDoInOneSentence) {
+  const Int1Matrix x = prepare_int1(quantized("int1:row", 8, 64), *stream_), w = prepare_int1(quantized("int1:row", 24, 64), *stream_);
+  const Tensor y = Tensor::empty(DType::kBf16, {8, 24}, kDevice);
+  EXPECT_THROW(matmul(x, prepare_int1(quantized("int1:row", 24, 80), *stream_), y, *stream_), InvalidArgument);
+  EXPECT_THROW(matmul(x, w, Tensor::empty(DType::kBf16, {24, 8}, kDevice), *stream_), InvalidArgument);
+  EXPECT_THROW(matmul(x, w, Tensor::empty(DType::kU8, {8, 24}, kDevice), *stream_), Unsupported);
+  EXPECT_THROW(quantize(Tensor::empty(DType::kF32, {9, 64}, kDevice), x, *stream_), InvalidArgument);
+  EXPECT_THROW(prepare_int1(allocate_quantized(Scheme::parse("int1:block64"), {8, 64}, kDevice), *stream_), Unsupported);
+  EXPECT_THROW(prepare_int1(allocate_quantized(Scheme::parse("int8:row"), {8, 64}, kDevice), *stream_), Unsupported);
+  Int1MatmulOptions options;
+  options.bias = floats({24});
+  EXPECT_THROW(matmul(x, w, Tensor::empty(DType::kI32, {8, 24}, kDevice), *stream_, options), InvalidArgument);
+  options.bias.reset();
+  options.kernel = "sm90_matmul_int1_int1_7x7";
+  EXPECT_THROW(matmul(x, w, y, *stream_, options), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace narrow::cuda::testing
