@@ -21,6 +21,7 @@ void add_tokenize(CLI::App& app, Context& context);
 void add_convert(CLI::App& app, Context& context);
 void add_verify(CLI::App& app, Context& context);
 void add_kernels(CLI::App& app, Context& context);
+void add_bench(CLI::App& app, Context& context);
 void add_layout(CLI::App& app, Context& context);
 
 /// A subcommand with its place in the help: one sentence, then an example under its options.

@@ -67,6 +67,7 @@ void build_parser(CLI::App& app, Context& context) {
   add_tokenize(app, context);
   add_verify(app, context);
   add_kernels(app, context);
+  add_bench(app, context);
   add_layout(app, context);
   app.footer(
       fmt::format("First steps:\n"

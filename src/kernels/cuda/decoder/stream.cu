@@ -1,0 +1,94 @@
+/// What happens to the stream and to the gate between products: embedding, RMSNorm, SiLU and multiply.
+/// Bound: memory; with one row the time from launch to end, which is why norms read their weights before they wait.
+
+#include "kernels/cuda/decoder/values.cuh"
+
+namespace narrow::cuda {
+namespace {
+
+constexpr int kEmbedThreads = 256, kGateThreads = 256, kMostQuads = 4, kMostThreads = 1024;
+
+__global__ void embed(const std::int32_t* tokens, const void* embedding, DType type, std::int64_t hidden, float* x) {
+  begin_after_earlier_kernels();
+  const std::int64_t row = blockIdx.x, from = std::int64_t{tokens[row]} * hidden;
+  for (std::int64_t i = threadIdx.x; i < hidden; i += blockDim.x) x[row * hidden + i] = load_value(embedding, type, from + i);
+}
+
+/// One thread block per row; kInRegisters: rows of at most 4 * kMostQuads values per thread, in fours, are read once.
+template <bool kInRegisters>
+__global__ void __launch_bounds__(kMostThreads) rms_norm(const float* x, const std::int32_t* rows_of, std::int64_t cols, const float* weight, float epsilon, void* y, DType y_type) {
+  __shared__ float shared[32];
+  const std::int64_t row = blockIdx.x, quads = cols / 4;
+  float4 weights[kMostQuads], values[kMostQuads];
+  if constexpr (kInRegisters) {
+#pragma unroll
+    for (int i = 0; i < kMostQuads; ++i)
+      if (const std::int64_t quad = threadIdx.x + std::int64_t{i} * blockDim.x; quad < quads) weights[i] = reinterpret_cast<const float4*>(weight)[quad];
+  }
+  begin_after_earlier_kernels();
+  const float* from = x + (rows_of == nullptr ? row : rows_of[row]) * cols;
+  float sum = 0.0f;
+  if constexpr (kInRegisters) {
+#pragma unroll
+    for (int i = 0; i < kMostQuads; ++i)
+      if (const std::int64_t quad = threadIdx.x + std::int64_t{i} * blockDim.x; quad < quads) {
+        const float4 v = values[i] = reinterpret_cast<const float4*>(from)[quad];
+        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+      }
+  } else {
+    for (std::int64_t i = threadIdx.x; i < cols; i += blockDim.x) sum += from[i] * from[i];
+  }
+  sum = block_sum(sum, shared);
+  const float r = 1.0f / sqrtf(sum / static_cast<float>(cols) + epsilon);
+  if constexpr (kInRegisters) {
+#pragma unroll
+    for (int i = 0; i < kMostQuads; ++i)
+      if (const std::int64_t quad = threadIdx.x + std::int64_t{i} * blockDim.x; quad < quads) {
+        const float4 v = values[i], w = weights[i];
+        store_four(y, y_type, row * cols + quad * 4, {v.x * r * w.x, v.y * r * w.y, v.z * r * w.z, v.w * r * w.w});
+      }
+  } else {
+    for (std::int64_t i = threadIdx.x; i < cols; i += blockDim.x) store_value(y, y_type, row * cols + i, from[i] * r * weight[i]);
+  }
+}
+
+__device__ float gated(float gate, float up) { return gate / (1.0f + __expf(-gate)) * up; }
+
+template <bool kFours>
+__global__ void gate(const void* gate_up, DType type, std::int64_t rows, std::int64_t cols, void* y, DType y_type) {
+  begin_after_earlier_kernels();
+  constexpr int kStep = kFours ? 4 : 1;
+  const std::int64_t i = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kStep;
+  if (i >= rows * cols) return;
+  const std::int64_t row = i / cols, from = row * 2 * cols + (i - row * cols);
+  if constexpr (kFours) {
+    const float4 g = load_four(gate_up, type, from), u = load_four(gate_up, type, from + cols);
+    store_four(y, y_type, i, {gated(g.x, u.x), gated(g.y, u.y), gated(g.z, u.z), gated(g.w, u.w)});
+  } else {
+    store_value(y, y_type, i, gated(load_value(gate_up, type, from), load_value(gate_up, type, from + cols)));
+  }
+}
+
+}  // namespace
+
+int launch_embed(const std::int32_t* tokens, std::int64_t rows, const void* embedding, DType type, std::int64_t hidden, float* x, Stream stream) {
+  return launch_chained(embed, rows, kEmbedThreads, 0, 1, stream, tokens, embedding, type, hidden, x);
+}
+
+int launch_rms_norm(const float* x, const std::int32_t* rows_of, std::int64_t rows, std::int64_t cols, const float* weight, float epsilon, void* y,
+                    DType y_type, Stream stream) {
+  // Few rows want many threads each, many rows few.
+  int threads = 128;
+  while (threads < kMostThreads && (rows <= 64 ? threads * 4 < cols : threads * 4 * kMostQuads < cols)) threads *= 2;
+  const auto kernel = cols % 4 == 0 && cols <= std::int64_t{threads} * 4 * kMostQuads ? rms_norm<true> : rms_norm<false>;
+  return launch_chained(kernel, rows, threads, 0, 1, stream, x, rows_of, cols, weight, epsilon, y, y_type);
+}
+
+int launch_gate(const void* gate_up, DType type, std::int64_t rows, std::int64_t cols, void* y, DType y_type, Stream stream) {
+  const bool fours = cols % 4 == 0;
+  const std::int64_t threads = rows * cols / (fours ? 4 : 1);
+  return launch_chained(fours ? gate<true> : gate<false>, (threads + kGateThreads - 1) / kGateThreads, kGateThreads, 0, 1, stream, gate_up, type,
+                        rows, cols, y, y_type);
+}
+
+}  // namespace narrow::cuda
