@@ -16,7 +16,7 @@ int launch_place_heads(const PlaceHeadsProblem&, Stream) { refuse(); }
 int launch_attend_rows(const AttendProblem&, Stream) { refuse(); }
 int launch_attend_tiles(const AttendProblem&, Stream) { refuse(); }
 int launch_embed(const std::int32_t*, std::int64_t, const void*, DType, std::int64_t, float*, Stream) { refuse(); }
-int launch_rms_norm(const float*, const std::int32_t*, std::int64_t, std::int64_t, const float*, float, void*, DType, Stream) { refuse(); }
+int launch_rms_norm(const NormProblem&, Stream) { refuse(); }
 int launch_gate(const void*, DType, std::int64_t, std::int64_t, void*, DType, Stream) { refuse(); }
 int launch_sample(const SampleProblem&, Stream) { refuse(); }
 int launch_random(void*, DType, std::int64_t, float, std::uint64_t, Stream) { refuse(); }

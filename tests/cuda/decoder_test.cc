@@ -35,8 +35,10 @@ Tensor last_row(const Tensor& x) {
   return Tensor::borrow(x.as<float>() + x.size() - cols, DType::kF32, {1, cols});
 }
 
-/// Inputs of products have 11 bits here, 24 on the CPU: 2^-12 of every input at most, over two layers and the head.
-constexpr double kHalfBound = 2e-3;
+/// Inputs of products are rounded to fp16 here, by 2^-11 of a value at most, and not on the CPU: seven times in two layers and once before
+/// the head. Prompts of more than 64 rows round everything between products as well: q, k, v, the weights of attention, gate, up and what is
+/// added to the stream, twice as often and with the products' own amplification.
+constexpr double kFewBound = 4 * 0x1p-11, kManyBound = 16 * 0x1p-11;
 
 class EveryArchitecture : public ::testing::TestWithParam<test::Decoder> {};
 
@@ -49,8 +51,8 @@ TEST_P(EveryArchitecture, GivesTheLogitsOfTheCpu) {
   const auto tokens = test::random_tokens(150, GetParam().vocabulary, 1), few = test::random_tokens(23, GetParam().vocabulary, 2);
   for (const char* cache : {"fp32", "fp16"}) {
     SCOPED_TRACE(cache);
-    EXPECT_LT(distance(read_at_once(cpu, few, cache), read_at_once(gpu, few, cache)), kHalfBound) << "few rows";
-    EXPECT_LT(distance(read_at_once(cpu, tokens, cache), read_at_once(gpu, tokens, cache)), kHalfBound) << "tiles";
+    EXPECT_LT(distance(read_at_once(cpu, few, cache), read_at_once(gpu, few, cache)), kFewBound) << "few rows";
+    EXPECT_LT(distance(read_at_once(cpu, tokens, cache), read_at_once(gpu, tokens, cache)), kManyBound) << "tiles";
   }
   // A prompt in pieces, then one token at a time, beside another sequence.
   if (cpu.config().rope.kind == RopeConfig::Kind::kDynamic) return;
@@ -64,7 +66,7 @@ TEST_P(EveryArchitecture, GivesTheLogitsOfTheCpu) {
     const Tensor last = gpu.forward(part, Logits::kLast);
     const Tensor expected =
         Tensor::borrow(whole.as<float>() + static_cast<std::int64_t>(done - 1) * GetParam().vocabulary, DType::kF32, {1, GetParam().vocabulary});
-    EXPECT_LT(distance(expected, last_row(last)), kHalfBound) << "after " << done;
+    EXPECT_LT(distance(expected, last_row(last)), kManyBound) << "after " << done;
   }
 }
 
@@ -121,10 +123,13 @@ TEST(Decoder, EverySchemeGivesTheLogitsOfTheCpu) {
     if (*activations != '\0') recipe.activations = ActivationRecipe{.scheme = ActivationScheme::parse(activations)};
     const Model cpu = open_model(place / "model", {.recipe = recipe}), gpu = open_model(place / "model", {.device = kDevice, .recipe = recipe});
     EXPECT_EQ(cpu.bits_per_weight(), gpu.bits_per_weight());
-    // Where inputs are rounded to codes, another code here and there is a step of the code.
-    const double bound = *activations == '\0' ? kHalfBound : (std::string_view(activations).starts_with("mxfp4") ? 0.2 : 2e-2);
-    EXPECT_LT(distance(read_at_once(cpu, few, "fp16"), read_at_once(gpu, few, "fp16")), bound);
-    EXPECT_LT(distance(read_at_once(cpu, tokens, "fp16"), read_at_once(gpu, tokens, "fp16")), bound);
+    for (const auto& [text, bound] : {std::pair{&few, kFewBound}, {&tokens, kManyBound}}) {
+      const Tensor expected = read_at_once(cpu, *text, "fp16");
+      // Inputs that are rounded to codes may meet another code: that costs less than rounding does.
+      double most = bound;
+      if (recipe.activations) most = distance(read_at_once(open_model(place / "model", {.recipe = Recipe{.scheme = recipe.scheme}}), *text, "fp16"), expected);
+      EXPECT_LT(distance(expected, read_at_once(gpu, *text, "fp16")), most) << text->size() << " rows";
+    }
   }
 }
 
@@ -146,7 +151,7 @@ TEST(Decoder, ObserversSeeTheInputs) {
   ASSERT_EQ(seen[0].size(), seen[1].size());
   for (std::size_t i = 0; i < seen[0].size(); ++i) {
     EXPECT_EQ(seen[0][i].first, seen[1][i].first);
-    EXPECT_LT(distance(seen[0][i].second, seen[1][i].second), kHalfBound) << seen[0][i].first;
+    EXPECT_LT(distance(seen[0][i].second, seen[1][i].second), kManyBound) << seen[0][i].first;
   }
 }
 
@@ -183,9 +188,9 @@ TEST(Decoder, DrawsAsTheCpuDoes) {
       problem.logits = device.as<float>();
       problem.rows = 3;
       problem.vocabulary = kVocabulary;
-      problem.temperature = static_cast<float>(options.temperature);
+      problem.temperature = options.temperature;
       problem.top_k = options.top_k;
-      problem.top_p = static_cast<float>(options.top_p);
+      problem.top_p = options.top_p;
       problem.seed = options.seed;
       problem.tokens = state.as<std::int32_t>();
       problem.step = state.as<std::int32_t>() + 3;

@@ -57,9 +57,9 @@ void DecodeLoop::sample(const Tensor& logits) const {
   problem.logits = logits.as<float>();
   problem.rows = static_cast<int>(rows_.rows);
   problem.vocabulary = decoder_.config().vocabulary;
-  problem.temperature = static_cast<float>(sampling_.temperature);
+  problem.temperature = sampling_.temperature;
   problem.top_k = sampling_.top_k;
-  problem.top_p = static_cast<float>(sampling_.top_p);
+  problem.top_p = sampling_.top_p;
   problem.seed = sampling_.seed;
   problem.tokens = rows_.tokens;
   problem.positions = rows_.positions;
@@ -72,8 +72,8 @@ void DecodeLoop::sample(const Tensor& logits) const {
 void DecodeLoop::step() {
   const cuda::DeviceGuard guard(decoder_.weights().device.index);
   const auto enqueue = [&] {
-    decoder_.run_layers(rows_, scratch_, {});
-    decoder_.run_head(scratch_, rows_.rows, nullptr);
+    const std::optional<Tensor> delta = decoder_.run_layers(rows_, scratch_, {});
+    decoder_.run_head(scratch_, delta, rows_.rows, nullptr);
     sample(scratch_.logits);
   };
   if (!has_run_) {

@@ -76,6 +76,7 @@ PassScratch PassScratch::allocate(const ModelConfig& config, std::int64_t rows, 
   s.q = Buffer::allocate(bytes_for(config.heads * pitch), device);
   s.mixed = Buffer::allocate(bytes(rows * config.heads * config.head_dim * 4), device);
   s.gate_up = Buffer::allocate(bytes_for(2 * config.intermediate), device);
+  s.delta = Buffer::allocate(rows > kFewRows ? bytes(rows * config.hidden * 4) : 0, device);
   s.picked = Buffer::allocate(bytes(logit_rows * config.hidden * 4), device);
   s.input = InputScratch::allocate(rows, std::max({config.hidden, config.intermediate, config.heads * config.head_dim}), device);
   return s;
@@ -141,7 +142,7 @@ void DeviceDecoder::attend(const DeviceRows& rows, const PassScratch& scratch, s
   check(rows.tile_count > 0 ? cuda::launch_attend_tiles(problem, stream_) : cuda::launch_attend_rows(problem, stream_), "attention");
 }
 
-void DeviceDecoder::run_layers(const DeviceRows& rows, const PassScratch& scratch, const InputObserver& observer) const {
+std::optional<Tensor> DeviceDecoder::run_layers(const DeviceRows& rows, const PassScratch& scratch, const InputObserver& observer) const {
   const ModelConfig& c = config();
   const cuda::DeviceGuard guard(weights_.device.index);
   const bool many = rows.rows > kFewRows;
@@ -149,29 +150,45 @@ void DeviceDecoder::run_layers(const DeviceRows& rows, const PassScratch& scratc
   const Tensor stream = first_rows(scratch.stream, rows.rows);
   const Tensor qkv = view(scratch.qkv, type, {rows.rows, qkv_width(c)}), gate_up = view(scratch.gate_up, type, {rows.rows, 2 * c.intermediate});
   check(cuda::launch_embed(rows.tokens, rows.rows, weights_.embedding.data(), weights_.embedding.dtype(), c.hidden, stream.as<float>(), stream_), "embed");
+  // Products of many rows store whole boxes where they add nothing: the next norm adds what they give to the stream.
+  std::optional<Tensor> delta;
+  const auto run = [&](const DeviceLinear& linear, const DeviceSource& source, std::span<const std::string> modules, const Tensor& y) {
+    observe(source, scratch, modules, observer);
+    linear.run(source, scratch.input, y, stream_);
+  };
+  const auto add = [&](const DeviceLinear& linear, const DeviceSource& source, std::span<const std::string> modules, const DeviceLinear& next) {
+    observe(source, scratch, modules, observer);
+    if (many && !observer) delta = view(scratch.delta, next.delta_type(), stream.shape());
+    linear.run(source, scratch.input, delta ? *delta : stream, stream_, delta ? std::nullopt : std::optional(stream));
+  };
   for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
     const DeviceLayer& w = weights_.layers[i];
     const std::span<const std::string> names = w.names;
-    const auto step = [&](const DeviceLinear& linear, const DeviceSource& source, std::span<const std::string> modules, const Tensor& y, bool joins_stream) {
-      observe(source, scratch, modules, observer);
-      linear.run(source, scratch.input, y, stream_, joins_stream ? std::optional(y) : std::nullopt);
-    };
-    step(w.qkv, {DeviceSource::Op::kNorm, stream, w.attention_norm, c.norm_epsilon}, names.subspan(0, 3), qkv, false);
+    run(w.qkv, {DeviceSource::Op::kNorm, stream, w.attention_norm, c.norm_epsilon, delta}, names.subspan(0, 3), qkv);
     attend(rows, scratch, i, type);
-    step(w.o, {DeviceSource::Op::kValues, view(scratch.mixed, w.o.source_type(many), {rows.rows, c.heads * c.head_dim}), {}, 0.0f}, names.subspan(3, 1),
-         stream, true);
-    step(w.gate_up, {DeviceSource::Op::kNorm, stream, w.mlp_norm, c.norm_epsilon}, names.subspan(4, 2), gate_up, false);
-    step(w.down, {DeviceSource::Op::kGate, gate_up, {}, 0.0f}, names.subspan(6, 1), stream, true);
+    const Tensor mixed = view(scratch.mixed, w.o.source_type(many), {rows.rows, c.heads * c.head_dim});
+    add(w.o, {DeviceSource::Op::kValues, mixed, {}, 0.0f, {}}, names.subspan(3, 1), w.gate_up);
+    run(w.gate_up, {DeviceSource::Op::kNorm, stream, w.mlp_norm, c.norm_epsilon, delta}, names.subspan(4, 2), gate_up);
+    add(w.down, {DeviceSource::Op::kGate, gate_up, {}, 0.0f, {}}, names.subspan(6, 1), i + 1 < weights_.layers.size() ? weights_.layers[i + 1].qkv : weights_.head);
   }
+  return delta;
 }
 
-void DeviceDecoder::run_head(const PassScratch& scratch, std::int64_t rows, const std::int32_t* picked) const {
+void DeviceDecoder::run_head(const PassScratch& scratch, const std::optional<Tensor>& delta, std::int64_t rows, const std::int32_t* picked) const {
   const cuda::DeviceGuard guard(weights_.device.index);
   const Tensor x = view(scratch.picked, weights_.head.source_type(false), {rows, config().hidden});
-  check(cuda::launch_rms_norm(scratch.stream.as<float>(), picked, rows, config().hidden, weights_.final_norm.as<float>(), config().norm_epsilon, x.data(),
-                              x.dtype(), stream_),
-        "rms_norm");
-  weights_.head.run({DeviceSource::Op::kValues, x, {}, 0.0f}, scratch.input, first_rows(scratch.logits, rows), stream_);
+  cuda::NormProblem norm{.rows = rows, .cols = config().hidden, .x = scratch.stream.as<float>()};
+  if (delta) {
+    norm.delta = delta->data();
+    norm.delta_type = delta->dtype();
+  }
+  norm.rows_of = picked;
+  norm.weight = weights_.final_norm.as<float>();
+  norm.epsilon = config().norm_epsilon;
+  norm.y = x.data();
+  norm.y_type = x.dtype();
+  check(cuda::launch_rms_norm(norm, stream_), "rms_norm");
+  weights_.head.run({DeviceSource::Op::kValues, x, {}, 0.0f, {}}, scratch.input, first_rows(scratch.logits, rows), stream_);
 }
 
 Tensor DeviceDecoder::forward_on_device(std::span<const Sequence> sequences, Logits logits, const InputObserver& observer) const {
@@ -245,8 +262,8 @@ Tensor DeviceDecoder::forward_on_device(std::span<const Sequence> sequences, Log
     scratch_ = {};  // before the larger one
     scratch_ = PassScratch::allocate(c, rows.rows, logit_rows, weights_.device);
   }
-  run_layers(rows, scratch_, observer);
-  run_head(scratch_, logit_rows, logits == Logits::kLast ? picked : nullptr);
+  const std::optional<Tensor> delta = run_layers(rows, scratch_, observer);
+  run_head(scratch_, delta, logit_rows, logits == Logits::kLast ? picked : nullptr);
   for (const Sequence& sequence : sequences) sequence.cache->state().size += static_cast<std::int64_t>(sequence.tokens.size());
   return first_rows(scratch_.logits, logit_rows);
 }

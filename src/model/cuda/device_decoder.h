@@ -55,7 +55,7 @@ struct DeviceRows {
 struct PassScratch {
   std::int64_t rows = 0, logit_rows = 0;
   Tensor stream, logits;
-  Buffer qkv, q, mixed, gate_up, picked;
+  Buffer qkv, q, mixed, gate_up, delta, picked;
   InputScratch input;
   static PassScratch allocate(const ModelConfig& config, std::int64_t rows, std::int64_t logit_rows, Device device);
 };
@@ -75,10 +75,10 @@ class DeviceDecoder {
   /// The same; the logits stay on the device, valid until the next pass.
   Tensor forward_on_device(std::span<const Sequence> sequences, Logits logits, const InputObserver& observer) const;
 
-  /// Enqueues the layers over the rows; the stream is in scratch.stream.
-  void run_layers(const DeviceRows& rows, const PassScratch& scratch, const InputObserver& observer) const;
+  /// Enqueues the layers over the rows; the stream is in scratch.stream, what is still to be added to it is the result.
+  std::optional<Tensor> run_layers(const DeviceRows& rows, const PassScratch& scratch, const InputObserver& observer) const;
   /// Enqueues norm and head over all rows of the stream, or those that `picked` names; the logits are in scratch.logits.
-  void run_head(const PassScratch& scratch, std::int64_t rows, const std::int32_t* picked) const;
+  void run_head(const PassScratch& scratch, const std::optional<Tensor>& delta, std::int64_t rows, const std::int32_t* picked) const;
 
  private:
   void attend(const DeviceRows& rows, const PassScratch& scratch, std::size_t layer, DType type) const;

@@ -204,9 +204,19 @@ Tensor source_values(const DeviceSource& source, DType type, const Buffer& to, S
   const std::int64_t k = source.op == DeviceSource::Op::kGate ? width / 2 : width;
   const Tensor y = view(to, type, {rows, k});
   switch (source.op) {
-    case DeviceSource::Op::kNorm:
-      cuda::check(cuda::launch_rms_norm(source.x.as<float>(), nullptr, rows, k, source.norm->as<float>(), source.epsilon, y.data(), type, stream), "rms_norm");
+    case DeviceSource::Op::kNorm: {
+      cuda::NormProblem problem{.rows = rows, .cols = k, .x = source.x.as<float>()};
+      if (source.delta) {
+        problem.delta = source.delta->data();
+        problem.delta_type = source.delta->dtype();
+      }
+      problem.weight = source.norm->as<float>();
+      problem.epsilon = source.epsilon;
+      problem.y = y.data();
+      problem.y_type = type;
+      cuda::check(cuda::launch_rms_norm(problem, stream), "rms_norm");
       break;
+    }
     case DeviceSource::Op::kGate: cuda::check(cuda::launch_gate(source.x.data(), source.x.dtype(), rows, k, y.data(), type, stream), "gate"); break;
     case DeviceSource::Op::kValues: cuda::convert(source.x, y, stream); break;
   }
@@ -255,7 +265,11 @@ void DeviceLinear::run_codes(const DeviceSource& source, const InputScratch& scr
   input.epsilon = source.epsilon;
   input.scales = static_scale_;
   if (source.op == DeviceSource::Op::kNorm) {
-    input.op = FusedOp::kRmsNorm;
+    input.op = source.delta ? FusedOp::kAddRmsNorm : FusedOp::kRmsNorm;
+    if (source.delta) {
+      input.x = *source.delta;
+      input.other = source.x;
+    }
     input.weight = source.norm;
   } else if (source.op == DeviceSource::Op::kGate) {
     input.op = FusedOp::kSiluMul;

@@ -21,7 +21,7 @@ struct InputScratch {
 /// What is computed on the way into a layer.
 struct DeviceSource {
   enum class Op : std::uint8_t {
-    kNorm,    ///< RMSNorm of the stream, fp32
+    kNorm,    ///< RMSNorm of the stream, fp32, to which the delta is added first
     kGate,    ///< silu(gate) * up of [rows, 2 k]
     kValues,  ///< x as it is
   };
@@ -29,6 +29,7 @@ struct DeviceSource {
   Tensor x;
   std::optional<Tensor> norm{};  ///< fp32 [k]
   float epsilon = 0.0f;
+  std::optional<Tensor> delta{};  ///< of the stream's shape
 };
 
 /// The weights of layers that share an input, [n, k] each, one below the other.
@@ -46,6 +47,8 @@ class DeviceLinear {
   std::uint64_t byte_size() const;
   /// The type of an input that is not rounded to codes.
   DType input_type() const { return input_; }
+  /// The type in which a product adds to the stream before this layer's norm.
+  DType delta_type() const { return multiplies_codes_ ? DType::kF32 : DType::kF16; }
   /// What attention gives for this layer: its own type where nothing else is made of it, else fp32 (fp16 for many rows).
   DType source_type(bool many) const;
 

@@ -88,9 +88,19 @@ int launch_attend_tiles(const AttendProblem& problem, Stream stream);
 /// x[row] = embedding[tokens[row]].
 int launch_embed(const std::int32_t* tokens, std::int64_t rows, const void* embedding, DType type, std::int64_t hidden, float* x, Stream stream);
 
-/// y[row] = x[from] * r * weight, r = 1 / sqrt(mean(x^2) + epsilon), from = rows_of ? rows_of[row] : row; y saturates.
-int launch_rms_norm(const float* x, const std::int32_t* rows_of, std::int64_t rows, std::int64_t cols, const float* weight, float epsilon, void* y,
-                    DType y_type, Stream stream);
+/// y = v * r * weight, r = 1 / sqrt(mean(v^2) + epsilon), of rows v of x, to which `delta` is added before.
+struct NormProblem {
+  std::int64_t rows = 0, cols = 0;
+  float* x = nullptr;                     ///< gets the sum where there is a delta and every row is read
+  const void* delta = nullptr;            ///< [rows of x, cols] in fp32 or fp16, or null
+  DType delta_type = DType::kF16;
+  const std::int32_t* rows_of = nullptr;  ///< the rows of x that are read; null: all
+  const float* weight = nullptr;
+  float epsilon = 0.0f;
+  void* y = nullptr;  ///< fp32, fp16 or bf16; saturates
+  DType y_type = DType::kF16;
+};
+int launch_rms_norm(const NormProblem& problem, Stream stream);
 
 /// y = silu(gate) * up of rows [gate, up] of 2 * cols; fp32 or fp16 in, fp32, fp16 or bf16 out, which saturates.
 int launch_gate(const void* gate_up, DType type, std::int64_t rows, std::int64_t cols, void* y, DType y_type, Stream stream);
@@ -100,9 +110,9 @@ struct SampleProblem {
   const float* logits = nullptr;  ///< [rows][vocabulary]
   int rows = 0;
   std::int64_t vocabulary = 0;
-  float temperature = 0.0f;
+  double temperature = 0.0;
   std::int64_t top_k = 0;
-  float top_p = 1.0f;
+  double top_p = 1.0;
   std::uint64_t seed = 0;
   std::int32_t* tokens = nullptr;     ///< [rows]
   std::int32_t* positions = nullptr;  ///< [rows], each one further; null: left alone

@@ -14,9 +14,10 @@ namespace {
 
 constexpr int kThreads = 512, kDrawThreads = 1024, kBlocks = 8, kWarps = kThreads / 32, kBins = 256;
 
-/// Larger logits have larger keys; a NaN counts as the smallest.
+/// Larger logits have larger keys, both zeros the same; a NaN counts as the smallest.
 __device__ inline std::uint32_t key_of(float x) {
   if (isnan(x)) return 0;
+  if (x == 0.0f) return 0x80000000u;
   const std::uint32_t bits = __float_as_uint(x);
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
 }
@@ -69,9 +70,9 @@ __device__ double uniform(std::uint64_t seed, std::uint64_t step) {
 }
 
 /// exp((x - top) / temperature) in units of 2^-40: 2^17 tokens of weight 1 and more stay below 2^63.
-__device__ inline unsigned long long weight_of(float x, float top, float temperature) {
+__device__ inline unsigned long long weight_of(float x, float top, double temperature) {
   if (isnan(x)) return 0;
-  return static_cast<unsigned long long>(exp((static_cast<double>(x) - static_cast<double>(top)) / static_cast<double>(temperature)) * 0x1p40);
+  return static_cast<unsigned long long>(exp((static_cast<double>(x) - static_cast<double>(top)) / temperature) * 0x1p40);
 }
 
 /// Tokens before a place in the order: those of larger keys, and the first `ties` of its key.
@@ -186,8 +187,8 @@ __global__ void __launch_bounds__(kDrawThreads) draw(const SampleProblem p) {
   };
   std::uint32_t key = 0;
   unsigned long long index = 0, weight = 0;
-  if (p.top_p < 1.0f) {
-    const unsigned long long goal = static_cast<unsigned long long>(static_cast<double>(p.top_p) * static_cast<double>(total));
+  if (p.top_p < 1.0) {
+    const unsigned long long goal = static_cast<unsigned long long>(p.top_p * static_cast<double>(total));
     reached = place_of(max(goal, 1ull), key, index, weight);
   }
   const double drawn = uniform(p.seed, static_cast<std::uint64_t>(p.step[row])) * static_cast<double>(reached);
@@ -199,7 +200,7 @@ __global__ void __launch_bounds__(kDrawThreads) draw(const SampleProblem p) {
 }  // namespace
 
 int launch_sample(const SampleProblem& problem, Stream stream) {
-  if (problem.temperature == 0.0f || problem.top_k == 1)
+  if (problem.temperature == 0.0 || problem.top_k == 1)
     return launch_chained(take_likeliest, std::int64_t{problem.rows} * kBlocks, kThreads, 0, kBlocks, stream, problem);
   return launch_chained(draw, problem.rows, kDrawThreads, 0, 1, stream, problem);
 }

@@ -16,39 +16,53 @@ __global__ void embed(const std::int32_t* tokens, const void* embedding, DType t
 
 /// One thread block per row; kInRegisters: rows of at most 4 * kMostQuads values per thread, in fours, are read once.
 template <bool kInRegisters>
-__global__ void __launch_bounds__(kMostThreads) rms_norm(const float* x, const std::int32_t* rows_of, std::int64_t cols, const float* weight, float epsilon, void* y, DType y_type) {
+__global__ void __launch_bounds__(kMostThreads) rms_norm(const NormProblem p) {
   __shared__ float shared[32];
-  const std::int64_t row = blockIdx.x, quads = cols / 4;
+  const std::int64_t row = blockIdx.x, quads = p.cols / 4;
   float4 weights[kMostQuads], values[kMostQuads];
   if constexpr (kInRegisters) {
 #pragma unroll
     for (int i = 0; i < kMostQuads; ++i)
-      if (const std::int64_t quad = threadIdx.x + std::int64_t{i} * blockDim.x; quad < quads) weights[i] = reinterpret_cast<const float4*>(weight)[quad];
+      if (const std::int64_t quad = threadIdx.x + std::int64_t{i} * blockDim.x; quad < quads) weights[i] = reinterpret_cast<const float4*>(p.weight)[quad];
   }
   begin_after_earlier_kernels();
-  const float* from = x + (rows_of == nullptr ? row : rows_of[row]) * cols;
+  const std::int64_t first = (p.rows_of == nullptr ? row : p.rows_of[row]) * p.cols;
+  const bool adds = p.delta != nullptr, keeps = adds && p.rows_of == nullptr;
   float sum = 0.0f;
   if constexpr (kInRegisters) {
 #pragma unroll
     for (int i = 0; i < kMostQuads; ++i)
       if (const std::int64_t quad = threadIdx.x + std::int64_t{i} * blockDim.x; quad < quads) {
-        const float4 v = values[i] = reinterpret_cast<const float4*>(from)[quad];
+        float4 v = reinterpret_cast<const float4*>(p.x + first)[quad];
+        if (adds) {
+          const float4 d = load_four(p.delta, p.delta_type, first + quad * 4);
+          v = {v.x + d.x, v.y + d.y, v.z + d.z, v.w + d.w};
+        }
+        if (keeps) reinterpret_cast<float4*>(p.x + first)[quad] = v;
+        values[i] = v;
         sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
       }
   } else {
-    for (std::int64_t i = threadIdx.x; i < cols; i += blockDim.x) sum += from[i] * from[i];
+    for (std::int64_t i = threadIdx.x; i < p.cols; i += blockDim.x) {
+      const float v = p.x[first + i] + (adds ? load_value(p.delta, p.delta_type, first + i) : 0.0f);
+      if (keeps) p.x[first + i] = v;
+      sum += v * v;
+    }
   }
   sum = block_sum(sum, shared);
-  const float r = 1.0f / sqrtf(sum / static_cast<float>(cols) + epsilon);
+  const float r = 1.0f / sqrtf(sum / static_cast<float>(p.cols) + p.epsilon);
   if constexpr (kInRegisters) {
 #pragma unroll
     for (int i = 0; i < kMostQuads; ++i)
       if (const std::int64_t quad = threadIdx.x + std::int64_t{i} * blockDim.x; quad < quads) {
         const float4 v = values[i], w = weights[i];
-        store_four(y, y_type, row * cols + quad * 4, {v.x * r * w.x, v.y * r * w.y, v.z * r * w.z, v.w * r * w.w});
+        store_four(p.y, p.y_type, row * p.cols + quad * 4, {v.x * r * w.x, v.y * r * w.y, v.z * r * w.z, v.w * r * w.w});
       }
   } else {
-    for (std::int64_t i = threadIdx.x; i < cols; i += blockDim.x) store_value(y, y_type, row * cols + i, from[i] * r * weight[i]);
+    for (std::int64_t i = threadIdx.x; i < p.cols; i += blockDim.x) {
+      const float v = p.x[first + i] + (adds && !keeps ? load_value(p.delta, p.delta_type, first + i) : 0.0f);
+      store_value(p.y, p.y_type, row * p.cols + i, v * r * p.weight[i]);
+    }
   }
 }
 
@@ -75,13 +89,12 @@ int launch_embed(const std::int32_t* tokens, std::int64_t rows, const void* embe
   return launch_chained(embed, rows, kEmbedThreads, 0, 1, stream, tokens, embedding, type, hidden, x);
 }
 
-int launch_rms_norm(const float* x, const std::int32_t* rows_of, std::int64_t rows, std::int64_t cols, const float* weight, float epsilon, void* y,
-                    DType y_type, Stream stream) {
+int launch_rms_norm(const NormProblem& problem, Stream stream) {
   // Few rows want many threads each, many rows few.
   int threads = 128;
-  while (threads < kMostThreads && (rows <= 64 ? threads * 4 < cols : threads * 4 * kMostQuads < cols)) threads *= 2;
-  const auto kernel = cols % 4 == 0 && cols <= std::int64_t{threads} * 4 * kMostQuads ? rms_norm<true> : rms_norm<false>;
-  return launch_chained(kernel, rows, threads, 0, 1, stream, x, rows_of, cols, weight, epsilon, y, y_type);
+  while (threads < kMostThreads && (problem.rows <= 64 ? threads * 4 < problem.cols : threads * 4 * kMostQuads < problem.cols)) threads *= 2;
+  const auto kernel = problem.cols % 4 == 0 && problem.cols <= std::int64_t{threads} * 4 * kMostQuads ? rms_norm<true> : rms_norm<false>;
+  return launch_chained(kernel, problem.rows, threads, 0, 1, stream, problem);
 }
 
 int launch_gate(const void* gate_up, DType type, std::int64_t rows, std::int64_t cols, void* y, DType y_type, Stream stream) {
