@@ -118,7 +118,7 @@ class TileAttention {
         copy_or_clear(to.address(row, piece), cache_.codes + element * 2, there);
       } else {
         float x[8] = {};
-        if (there) load_eight<kKind>(cache_.codes, element, x);
+        if (there) Eight<kKind>::load(cache_.codes, element).unpack(x);
         const float scale = has_scales(kKind) && there ? cache_.scales[from_row] : 1.0f;
 #pragma unroll
         for (int e = 0; e < 8; ++e) x[e] = saturated_f16(x[e] * scale);

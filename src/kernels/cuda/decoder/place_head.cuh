@@ -30,33 +30,47 @@ __device__ inline void place_head(const PlaceHeadsProblem& p, int row, int head,
   const HeadsShape& shape = p.shape;
   const int half = shape.head_dim / 2;
   const std::int64_t from = (std::int64_t{row} * (shape.heads + 2 * shape.kv_heads) + head) * shape.head_dim;
+  const bool eights = half % 8 == 0;  // whole ones, aligned, in both halves
+  // values[element ..] where the head has them, else zeros.
+  const auto load = [&](const void* values, DType type, std::int64_t first, int begin, int step, float (&to)[8]) {
+    if (eights && element < shape.head_dim) {
+#pragma unroll
+      for (int i = 0; i < 8; i += 4) {
+        const float4 four = load_four(values, type, first + begin + i);
+        to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int e = element + i, place = e < half ? e : e - half;  // step: 0 the element, 1 its pair's other, 2 the pair
+        const int at = step == 0 ? e : (step == 1 ? (e < half ? e + half : e - half) : place);
+        to[i] = e < shape.head_dim ? load_value(values, type, first + at) : 0.0f;
+      }
+    }
+  };
+  const int other_begin = element < half ? element + half : element - half, pair_begin = element < half ? element : element - half;
   float other[8], sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const int e = element + i;
-    const bool there = e < shape.head_dim;
-    x[i] = there ? load_value(p.qkv, p.type, from + e) : 0.0f;
-    other[i] = there && turns ? load_value(p.qkv, p.type, from + (e < half ? e + half : e - half)) : 0.0f;
-    sum += x[i] * x[i];
-  }
+  load(p.qkv, p.type, from, element, 0, x);
+  if (turns) load(p.qkv, p.type, from, other_begin, 1, other);
   if (has_norms) {
-    const float r = 1.0f / sqrtf(group_sum(sum, lanes) / static_cast<float>(shape.head_dim) + p.epsilon);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int e = element + i;
-      if (norm != nullptr && e < shape.head_dim) x[i] *= r * norm[e], other[i] *= r * norm[e < half ? e + half : e - half];
+    for (int i = 0; i < 8; ++i) sum += x[i] * x[i];
+    const float r = 1.0f / sqrtf(group_sum(sum, lanes) / static_cast<float>(shape.head_dim) + p.epsilon);
+    if (norm != nullptr) {
+      float own[8], others[8];
+      load(norm, DType::kF32, 0, element, 0, own);
+      load(norm, DType::kF32, 0, other_begin, 1, others);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] *= r * own[i], other[i] *= r * others[i];
     }
   }
   if (!turns) return;
   const std::int64_t table = std::int64_t{p.table_rows[row]} * half;
+  float c[8], s[8];
+  load(p.cosine, DType::kF32, table, pair_begin, 2, c);
+  load(p.sine, DType::kF32, table, pair_begin, 2, s);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const int e = element + i;
-    if (e >= shape.head_dim) continue;
-    const int pair = e < half ? e : e - half;
-    const float c = p.cosine[table + pair], s = p.sine[table + pair];
-    x[i] = e < half ? x[i] * c - other[i] * s : x[i] * c + other[i] * s;
-  }
+  for (int i = 0; i < 8; ++i) x[i] = element + i < half ? x[i] * c[i] - other[i] * s[i] : x[i] * c[i] + other[i] * s[i];
 }
 
 /// Writes a lane's eight elements of a row of the cache where `writes`, and leaves in x what the cache holds of them, the scale included.

@@ -9,10 +9,13 @@
 
 namespace narrow::cuda {
 
-/// Lets the next kernel's thread blocks come, then waits for the kernels before: nothing that they write may be read earlier.
+/// Thread blocks of the next kernel may come from here on.
+__device__ inline void let_next_kernel_come() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+/// What earlier kernels write may be read from here on.
+__device__ inline void wait_for_kernels_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ inline void begin_after_earlier_kernels() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  let_next_kernel_come();
+  wait_for_kernels_before();
 }
 
 /// Enqueues a kernel that calls begin_after_earlier_kernels, in clusters of `cluster` thread blocks.
@@ -104,41 +107,53 @@ __device__ inline float block_sum(float x, float* shared) {
   return x;
 }
 
-/// Eight neighbouring elements of a cache's row as fp32, without the row's scale.
+/// Eight neighbouring elements of a cache's row as they lie there.
 template <CacheKind kKind>
-__device__ inline void load_eight(const std::byte* codes, std::int64_t element, float (&x)[8]) {
-  if constexpr (kKind == CacheKind::kFp32) {
-    const float4* from = reinterpret_cast<const float4*>(codes + element * 4);
-    const float4 a = from[0], b = from[1];
-    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
-  } else if constexpr (kKind == CacheKind::kFp16 || kKind == CacheKind::kBf16) {
-    const uint4 bits = *reinterpret_cast<const uint4*>(codes + element * 2);
-    const std::uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+struct Eight {
+  static constexpr int kWords = bytes_of(kKind) * 2;
+  std::uint32_t words[kWords];
+
+  __device__ static Eight load(const std::byte* codes, std::int64_t element) {
+    Eight eight;
+    const std::byte* from = codes + element * bytes_of(kKind);
+    if constexpr (kWords == 2) {
+      const uint2 bits = *reinterpret_cast<const uint2*>(from);
+      eight.words[0] = bits.x, eight.words[1] = bits.y;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWords; i += 4) {
+        const uint4 bits = reinterpret_cast<const uint4*>(from)[i / 4];
+        eight.words[i] = bits.x, eight.words[i + 1] = bits.y, eight.words[i + 2] = bits.z, eight.words[i + 3] = bits.w;
+      }
+    }
+    return eight;
+  }
+
+  /// The values, without the row's scale.
+  __device__ void unpack(float (&x)[8]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float2 pair = kKind == CacheKind::kFp16 ? __half22float2(reinterpret_cast<const __half2&>(words[i]))
-                                                    : __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(words[i]));
+      float2 pair;
+      if constexpr (kKind == CacheKind::kFp32) {
+        pair = {__uint_as_float(words[2 * i]), __uint_as_float(words[2 * i + 1])};
+      } else if constexpr (kKind == CacheKind::kFp16) {
+        pair = __half22float2(reinterpret_cast<const __half2&>(words[i]));
+      } else if constexpr (kKind == CacheKind::kBf16) {
+        pair = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(words[i]));
+      } else {
+        const std::uint32_t codes = words[i / 2] >> (i % 2 * 16);
+        if constexpr (kKind == CacheKind::kInt8) {
+          pair = {static_cast<float>(static_cast<std::int8_t>(codes & 0xFFu)), static_cast<float>(static_cast<std::int8_t>(codes >> 8 & 0xFFu))};
+        } else {
+          std::uint32_t halves;
+          asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<std::uint16_t>(codes)));
+          pair = __half22float2(reinterpret_cast<const __half2&>(halves));
+        }
+      }
       x[2 * i] = pair.x;
       x[2 * i + 1] = pair.y;
     }
-  } else {
-    const uint2 bits = *reinterpret_cast<const uint2*>(codes + element);
-    const std::uint32_t words[2] = {bits.x, bits.y};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const std::uint32_t pair = words[i / 2] >> (i % 2 * 16);
-      if constexpr (kKind == CacheKind::kInt8) {
-        x[2 * i] = static_cast<float>(static_cast<std::int8_t>(pair & 0xFFu));
-        x[2 * i + 1] = static_cast<float>(static_cast<std::int8_t>(pair >> 8 & 0xFFu));
-      } else {
-        std::uint32_t halves;
-        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<std::uint16_t>(pair)));
-        const float2 values = __half22float2(reinterpret_cast<const __half2&>(halves));
-        x[2 * i] = values.x;
-        x[2 * i + 1] = values.y;
-      }
-    }
   }
-}
+};
 
 }  // namespace narrow::cuda
