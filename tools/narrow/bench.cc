@@ -101,7 +101,7 @@ void add_bench(CLI::App& app, Context& context) {
   command->add_option("--prompt", options->how.prompt, "Tokens that each sequence reads (default: 128)")->option_text("P");
   command->add_option("--generate", options->how.tokens, "Tokens that each sequence makes (default: 128)")->option_text("G");
   command->add_option("--kv-cache", options->cache, "Keys and values in fp16 (default), fp32, bf16, fp8_e4m3:row, int8:row")->option_text("SCHEME");
-  add_device_option(*command, options->device);
+  command->add_option("--device", options->device, "The GPU: cuda (default), cuda:1, ..")->option_text("DEVICE");
   command->callback([&context, options] { context.run = [&context, options] { run_bench(context, *options); }; });
 }
 
