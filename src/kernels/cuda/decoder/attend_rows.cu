@@ -3,10 +3,8 @@
 ///           of `lanes` lanes has 8 elements of a key each and takes every so-many-th key, kAhead at a time, with a running softmax of its
 ///           own. Softmaxes meet by shuffles, in shared memory, and in the cluster's shared memory, each time in one order.
 ///           Of a decode step q, k and v come straight from the product: every thread block turns its queries, and the last one of the
-///           cluster puts the new key and value into the cache and counts them in. The first keys and values are on their way before
-///           the product ends.
-/// Requires: of a decode step, positions and the cache from before the step, which nothing in it changes; else keys and values of the
-///           row's own position are in the cache (place_heads.cu).
+///           cluster puts the new key and value into the cache and counts them in.
+/// Requires: else keys and values of the row's own position are in the cache (place_heads.cu).
 /// Bound:    the bytes of keys and values. Meaning: kernels/reference/attention.cc.
 
 #include <cooperative_groups.h>
@@ -16,7 +14,7 @@
 namespace narrow::cuda {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32, kMostSplits = 8;
+constexpr int kThreads = 128, kWarps = kThreads / 32, kMostSplits = 8;
 constexpr float kLog2e = 1.44269504f, kLowest = -1e30f;
 
 /// Sums of one softmax: the largest score so far, the sum of weights, the weighted values.
@@ -29,13 +27,6 @@ template <int kHeads>
 struct Shared {
   float largest[kWarps][kHeads], total[kWarps][kHeads], values[kWarps][kHeads][kMostHeadDim];
   float block_largest[kHeads], block_total[kHeads], block_values[kHeads][kMostHeadDim];
-};
-
-/// kAhead keys and values of a group of lanes, on their way.
-template <CacheKind kKind, int kAhead>
-struct Batch {
-  Eight<kKind> keys[kAhead], values[kAhead];
-  float key_scale[kAhead], value_scale[kAhead];
 };
 
 /// Counts kAhead keys in; those with a score of minus infinity weigh nothing.
@@ -73,7 +64,7 @@ __device__ void join(Running<kHeads>& mine, int offset) {
 }
 
 template <CacheKind kKind, int kHeads>
-__global__ void __launch_bounds__(kThreads, kHeads == 1 && kKind != CacheKind::kFp32 ? 2 : 1) attend_rows(const AttendProblem p, int lanes, int splits) {
+__global__ void __launch_bounds__(kThreads) attend_rows(const AttendProblem p, int lanes, int splits) {
   __shared__ Shared<kHeads> shared;
   constexpr int kAhead = kHeads == 1 ? 4 : 2;
   const HeadsShape& shape = p.shape;
@@ -87,30 +78,13 @@ __global__ void __launch_bounds__(kThreads, kHeads == 1 && kKind != CacheKind::k
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, pitch = shape.pitch();
   const int element = lane % lanes * 8, groups = kThreads / lanes;
   const bool has_elements = element < pitch;
-  let_next_kernel_come();
-  if (!p.places) wait_for_kernels_before();
+  begin_after_earlier_kernels();
 
   const CacheView cache = shape.caches[shape.sequences[row]];
   const int position = shape.positions[row], end = p.places ? position : position + 1;  // of the keys in the cache
   const int first = p.window > 0 ? max(0, position + 1 - p.window) : 0;
   const int share = (end - first + splits - 1) / splits, begin = first + split * share, stop = min(end, begin + share);
   const std::int64_t keys = cache.row(shape.layer, 0, shape.kv_heads, kv, 0), values = cache.row(shape.layer, 1, shape.kv_heads, kv, 0);
-  const int mine = static_cast<int>(threadIdx.x) / lanes;
-  Batch<kKind, kAhead> next;
-  const auto fetch = [&](int base) {
-#pragma unroll
-    for (int u = 0; u < kAhead; ++u) {
-      const int key = min(base + mine + u * groups, stop - 1);
-      if (has_elements) {
-        next.keys[u] = Eight<kKind>::load(cache.codes, (keys + key) * pitch + element);
-        next.values[u] = Eight<kKind>::load(cache.codes, (values + key) * pitch + element);
-      }
-      next.key_scale[u] = has_scales(kKind) ? cache.scales[keys + key] : 1.0f;
-      next.value_scale[u] = has_scales(kKind) ? cache.scales[values + key] : 1.0f;
-    }
-  };
-  if (begin < stop) fetch(begin);
-  if (p.places) wait_for_kernels_before();
   float q[kHeads][8];
   Running<kHeads> sums;
 #pragma unroll
@@ -132,16 +106,20 @@ __global__ void __launch_bounds__(kThreads, kHeads == 1 && kKind != CacheKind::k
     }
   }
 
-  for (int base = begin; base < stop; base += groups * kAhead) {
-    const Batch<kKind, kAhead> now = next;
-    if (base + groups * kAhead < stop) fetch(base + groups * kAhead);
-    float k[kAhead][8] = {}, v[kAhead][8] = {};
+  for (int base = begin + static_cast<int>(threadIdx.x) / lanes; base - static_cast<int>(threadIdx.x) / lanes < stop; base += groups * kAhead) {
+    float k[kAhead][8], v[kAhead][8], key_scale[kAhead], value_scale[kAhead];
 #pragma unroll
-    for (int u = 0; u < kAhead; ++u)
+    for (int u = 0; u < kAhead; ++u) {
+      const int key = min(base + u * groups, stop - 1);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) k[u][i] = v[u][i] = 0.0f;
       if (has_elements) {
-        now.keys[u].unpack(k[u]);
-        now.values[u].unpack(v[u]);
+        Eight<kKind>::load(cache.codes, (keys + key) * pitch + element).unpack(k[u]);
+        Eight<kKind>::load(cache.codes, (values + key) * pitch + element).unpack(v[u]);
       }
+      key_scale[u] = has_scales(kKind) ? cache.scales[keys + key] : 1.0f;
+      value_scale[u] = has_scales(kKind) ? cache.scales[values + key] : 1.0f;
+    }
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
       float scores[kAhead];
@@ -151,9 +129,9 @@ __global__ void __launch_bounds__(kThreads, kHeads == 1 && kKind != CacheKind::k
 #pragma unroll
         for (int i = 0; i < 8; ++i) score = fmaf(q[h][i], k[u][i], score);
         score = group_sum(score, lanes);
-        scores[u] = base + mine + u * groups < stop ? score * now.key_scale[u] : -INFINITY;
+        scores[u] = base + u * groups < stop ? score * key_scale[u] : -INFINITY;
       }
-      count_in<kHeads, kAhead>(sums, h, scores, v, now.value_scale);
+      count_in<kHeads, kAhead>(sums, h, scores, v, value_scale);
     }
   }
   if (p.places && split == splits - 1 && warp == 0) {  // the row's own key and value: of the first group of lanes

@@ -36,7 +36,7 @@ __device__ void finish(const SampleProblem& p, int row, std::int32_t token) {
 
 __global__ void __launch_bounds__(kThreads) take_likeliest(const SampleProblem p) {
   __shared__ unsigned long long best[kWarps], block_best;
-  wait_for_kernels_before();  // the next step begins when this one has ended: attention reads positions and the cache before it waits
+  begin_after_earlier_kernels();
   const int row = static_cast<int>(blockIdx.x) / kBlocks, rank = static_cast<int>(blockIdx.x) % kBlocks;
   const float* logits = p.logits + row * p.vocabulary;
   unsigned long long mine = 0;
@@ -142,7 +142,7 @@ __device__ std::int64_t token_of(const SampleProblem& p, const float* logits, Sh
 
 __global__ void __launch_bounds__(kDrawThreads) draw(const SampleProblem p) {
   __shared__ Shared shared;
-  wait_for_kernels_before();  // the next step begins when this one has ended: attention reads positions and the cache before it waits
+  begin_after_earlier_kernels();
   const int row = static_cast<int>(blockIdx.x);
   const float* logits = p.logits + row * p.vocabulary;
   float top = -INFINITY;

@@ -9,13 +9,10 @@
 
 namespace narrow::cuda {
 
-/// Thread blocks of the next kernel may come from here on.
-__device__ inline void let_next_kernel_come() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-/// What earlier kernels write may be read from here on.
-__device__ inline void wait_for_kernels_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+/// Lets the next kernel's thread blocks come, then waits for the kernels before: nothing that they write may be read earlier.
 __device__ inline void begin_after_earlier_kernels() {
-  let_next_kernel_come();
-  wait_for_kernels_before();
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 /// Enqueues a kernel that calls begin_after_earlier_kernels, in clusters of `cluster` thread blocks.
