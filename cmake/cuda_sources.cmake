@@ -2,8 +2,8 @@
 target_sources(narrow PRIVATE ops/cuda_binary.cc ops/cuda_binary_conv.cc ops/cuda_fused.cc ops/cuda_int8_matmul.cc ops/cuda_matmul.cc
   ops/cuda_msfp.cc ops/cuda_quantize.cc ops/cuda_training.cc ops/cuda_weights.cc)
 if(NOT NARROW_WITH_CUDA)
-  target_sources(narrow PRIVATE device/cuda_stub.cc kernels/cuda_stub.cc kernels/cuda_binary_stub.cc kernels/cuda_fused_stub.cc
-    kernels/cuda_matmul_stub.cc kernels/cuda_msfp_stub.cc kernels/cuda_weights_stub.cc)
+  target_sources(narrow PRIVATE device/cuda_stub.cc kernels/cuda_stub.cc kernels/cuda_binary_stub.cc kernels/cuda_decoder_stub.cc
+    kernels/cuda_fused_stub.cc kernels/cuda_matmul_stub.cc kernels/cuda_msfp_stub.cc kernels/cuda_weights_stub.cc)
   return()
 endif()
 target_sources(narrow PRIVATE
@@ -46,6 +46,12 @@ target_link_libraries(narrow PRIVATE CUDA::cudart_static)
 
 # Hopper's own kernels: one target (wgmma and setmaxnreg exist in sm_90a alone), fp8 products in the compiler's own contraction.
 add_library(narrow_sm90 OBJECT
+  kernels/cuda/decoder/attend_rows.cu
+  kernels/cuda/decoder/attend_tiles.cu
+  kernels/cuda/decoder/measure.cu
+  kernels/cuda/decoder/place_heads.cu
+  kernels/cuda/decoder/sample.cu
+  kernels/cuda/decoder/stream.cu
   kernels/cuda/sm90/bit_launch.cu
   kernels/cuda/sm90/byte_launch.cu
   kernels/cuda/sm90/few_rows.cu

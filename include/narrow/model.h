@@ -1,5 +1,5 @@
 #pragma once
-/// The executor: Llama-family decoders from Hugging Face directories, plain or quantized by narrow, on the CPU.
+/// The executor: Llama-family decoders from Hugging Face directories, plain or quantized by narrow, on the CPU or on a Hopper GPU.
 ///
 /// Hidden states are fp32. Every Linear is dense or in any scheme, weight-only or with its input rounded to a scheme too. It is the
 /// engine of evaluation, calibration and `narrow generate`, not a server.
@@ -47,11 +47,13 @@ struct ModelConfig {
 };
 /// Throws CorruptFile for a config that is none, Unsupported naming what the executor lacks.
 ModelConfig read_model_config(const Checkpoint& checkpoint);
+/// The same of a config.json alone.
+ModelConfig read_model_config(const std::filesystem::path& config_json);
 
 /// Keys and values of one sequence. Copying shares nothing.
 class KvCache {
  public:
-  KvCache(const ModelConfig& config, const Scheme& scheme);
+  KvCache(const ModelConfig& config, const Scheme& scheme, Device device = Device::cpu());
   /// Scheme::parse, but fp16 and bf16 are plain casts here.
   static Scheme parse_scheme(std::string_view text);
   KvCache(KvCache&&) noexcept;
@@ -89,6 +91,8 @@ enum class Compute : std::uint8_t { kFp32, kBf16 };
 
 struct ModelOptions {
   Compute compute = Compute::kFp32;
+  /// Where the model runs. On a CUDA device layers that are not rounded take fp16 inputs (dense bf16 layers with Compute::kBf16: bf16).
+  Device device = Device::cpu();
   /// Quantizes the weights (and activations) of a plain checkpoint as it is read.
   std::optional<Recipe> recipe{};
   /// Activations of a quantized checkpoint, in place of those it was written with.
@@ -112,13 +116,16 @@ class Model {  ///< weights as they were read, ready to run; copying shares them
   double bits_per_weight() const;
   std::uint64_t weight_bytes() const;
 
-  /// Schemes of a cache: fp32, fp16, bf16, or any with one scale per row, such as fp8_e4m3:row and int8:row.
+  Device device() const;
+
+  /// Schemes of a cache: fp32, fp16, bf16, or any with one scale per row, such as fp8_e4m3:row and int8:row (on a CUDA device: these alone).
   KvCache make_cache(const Scheme& scheme = Scheme::parse("fp32")) const;
-  /// Logits [rows, vocabulary] in fp32, and every cache longer by its tokens. The same bits for any number of threads.
+  /// Logits [rows, vocabulary] in fp32 on the CPU, and every cache longer by its tokens. The same bits for any number of threads.
   Tensor forward(std::span<const Sequence> sequences, Logits logits = Logits::kAll, const InputObserver& observer = {}) const;
 
   struct State;
   explicit Model(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+  const State& state() const { return *state_; }
 
  private:
   std::shared_ptr<const State> state_;

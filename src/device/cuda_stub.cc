@@ -27,6 +27,15 @@ OwnedStream::~OwnedStream() = default;
 void synchronize(Stream) { refuse(); }
 void copy_bytes(void*, const void*, std::size_t, Stream) { refuse(); }
 void set_bytes(void*, int, std::size_t, Stream) { refuse(); }
+DeviceMemory device_memory(int) { refuse(); }
+Graph::Graph(Stream, const std::function<void()>&) { refuse(); }
+Graph::~Graph() = default;
+void Graph::launch(Stream) const { refuse(); }
+Timer::Timer() { refuse(); }
+Timer::~Timer() = default;
+void Timer::start(Stream) { refuse(); }
+void Timer::stop(Stream) { refuse(); }
+double Timer::seconds() const { refuse(); }
 Scratch::Scratch(std::size_t, Workspace, Stream) { refuse(); }
 Scratch::~Scratch() = default;
 

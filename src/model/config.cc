@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "io/checkpoint_directory.h"
+#include "io/file_reader.h"
 #include "io/json.h"
 #include "io/text.h"
 #include "narrow/error.h"
@@ -180,15 +181,27 @@ ModelConfig parse(const Json& json, const std::filesystem::path& path) {
 
 }  // namespace
 
-ModelConfig read_model_config(const Checkpoint& checkpoint) {
-  const std::filesystem::path path = checkpoint.directory() / io::kConfigFile;
-  const std::string text = checkpoint.config();
-  if (text.empty()) throw Unsupported(fmt::format("{}: a model needs its config.json beside the tensors", checkpoint.directory().string()));
+namespace {
+
+ModelConfig parse_text(const std::string& text, const std::filesystem::path& path) {
   try {
     return parse(io::parse_json(text, path), path);
   } catch (const nlohmann::json::exception& error) {
     throw CorruptFile(fmt::format("{}: {}", path.string(), error.what()));
   }
+}
+
+}  // namespace
+
+ModelConfig read_model_config(const Checkpoint& checkpoint) {
+  const std::string text = checkpoint.config();
+  if (text.empty()) throw Unsupported(fmt::format("{}: a model needs its config.json beside the tensors", checkpoint.directory().string()));
+  return parse_text(text, checkpoint.directory() / io::kConfigFile);
+}
+
+ModelConfig read_model_config(const std::filesystem::path& config_json) {
+  constexpr std::uint64_t kLargestConfig = std::uint64_t{1} << 24;
+  return parse_text(io::read_text(config_json, kLargestConfig), config_json);
 }
 
 }  // namespace narrow

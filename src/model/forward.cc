@@ -12,6 +12,7 @@
 #include "dispatch/attention.h"
 #include "dispatch/fused.h"
 #include "kernels/storage.h"
+#include "model/cuda/device_decoder.h"
 #include "model/kv_cache.h"
 #include "model/rope.h"
 #include "model/text_batches.h"
@@ -87,6 +88,7 @@ class Forward {
       KvCache::State& cache = sequence.cache->state();
       for (const Span& other : spans_)
         if (other.cache == &cache) throw InvalidArgument("forward: two sequences share a cache");
+      if (cache.on_device) throw InvalidArgument("forward: the cache is on a CUDA device and the model on the CPU");
       if (static_cast<std::int64_t>(cache.layers.size()) != config_.layers || cache.width() != config_.kv_heads * config_.head_dim)
         throw InvalidArgument("forward: the cache was made for another model");
       Span span{.cache = &cache, .row = rows_, .tokens = static_cast<std::int64_t>(sequence.tokens.size()), .position = cache.size};
@@ -264,6 +266,7 @@ class Forward {
 
 Tensor Model::forward(std::span<const Sequence> sequences, Logits logits, const InputObserver& observer) const {
   if (sequences.empty()) return Tensor::empty(DType::kF32, {0, state_->config.vocabulary});
+  if (state_->on_device) return state_->on_device->forward(sequences, logits, observer);
   return Forward(*state_, sequences, observer).run(logits);
 }
 

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "model/cuda/decode_loop.h"
+#include "model/weights.h"
 #include "narrow/error.h"
 
 namespace narrow {
@@ -72,6 +74,7 @@ Generation generate(const Model& model, std::span<const std::int32_t> prompt, co
                     const std::function<bool(std::int32_t)>& on_token) {
   if (prompt.empty()) throw InvalidArgument("generate: the prompt is empty; give at least one token");
   check(options.sampling);
+  if (const auto& decoder = model.state().on_device) return model::generate_on_device(*decoder, model, prompt, options, on_token);
   KvCache cache = model.make_cache(options.cache);
   Generation result;
   auto begin = Clock::now();

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "model/cuda/device_cache.h"
 #include "narrow/error.h"
 
 namespace narrow {
@@ -68,7 +69,7 @@ const float* KvCache::State::read(const Rows& rows, std::int64_t count, Buffer& 
   return scratch.as<float>();
 }
 
-KvCache::KvCache(const ModelConfig& config, const Scheme& scheme) : state_(std::make_unique<State>()) {
+KvCache::KvCache(const ModelConfig& config, const Scheme& scheme, Device device) : state_(std::make_unique<State>()) {
   const Granularity& granularity = scheme.granularity;
   const bool by_row = granularity.kind == Granularity::Kind::kNone ||
                       (granularity.kind == Granularity::Kind::kRectangle && granularity.rows == 1 && granularity.cols == 0);
@@ -78,7 +79,9 @@ KvCache::KvCache(const ModelConfig& config, const Scheme& scheme) : state_(std::
   state_->scheme = scheme;
   state_->kv_heads = config.kv_heads;
   state_->head_dim = config.head_dim;
-  state_->layers.resize(static_cast<std::size_t>(config.layers));
+  state_->layer_count = config.layers;
+  if (device.is_cpu()) state_->layers.resize(static_cast<std::size_t>(config.layers));
+  else state_->on_device = std::make_shared<model::DeviceCache>(config, scheme, device);
 }
 
 Scheme KvCache::parse_scheme(std::string_view text) {
@@ -100,7 +103,7 @@ void KvCache::truncate(std::int64_t size) {
 }
 
 std::size_t KvCache::byte_size() const {
-  std::size_t bytes = 0;
+  std::size_t bytes = state_->on_device ? state_->on_device->byte_size() : 0;
   for (const State::Layer& layer : state_->layers)
     for (const State::Rows* rows : {&layer.keys, &layer.values})
       bytes += rows->codes.size() + rows->scales.size() + rows->zero_points.size();

@@ -2,11 +2,16 @@
 /// Keys and values of one sequence: rows of head_dim, [position][kv head], in fp32 or in a scheme with a scale per row.
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "narrow/model.h"
 
 namespace narrow {
+
+namespace model {
+class DeviceCache;
+}
 
 struct KvCache::State {
   /// Rows that grow: either fp32 values, or codes and scales.
@@ -19,9 +24,10 @@ struct KvCache::State {
   };
 
   Scheme scheme;
-  std::int64_t kv_heads = 0, head_dim = 0;
+  std::int64_t layer_count = 0, kv_heads = 0, head_dim = 0;
   std::int64_t size = 0;  ///< positions of every layer
-  std::vector<Layer> layers;
+  std::vector<Layer> layers;                      ///< on the CPU
+  std::shared_ptr<model::DeviceCache> on_device;  ///< of a model on a CUDA device: all layers
 
   std::int64_t width() const { return kv_heads * head_dim; }
   bool is_fp32() const { return scheme.element.bits == 32; }

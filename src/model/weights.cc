@@ -6,7 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "device/cuda/runtime.h"
 #include "io/text.h"
+#include "model/cuda/device_decoder.h"
 #include "narrow/error.h"
 
 namespace narrow {
@@ -136,7 +138,19 @@ std::shared_ptr<Model::State> model::load_state(const std::filesystem::path& pat
   return Loader(checkpoint, options).load();
 }
 
-Model open_model(const std::filesystem::path& path, const ModelOptions& options) { return Model(model::load_state(path, options)); }
+Model open_model(const std::filesystem::path& path, const ModelOptions& options) {
+  if (!options.device.is_cpu()) cuda::require_device(options.device.index);  // before anything is read
+  std::shared_ptr<Model::State> state = model::load_state(path, options);
+  if (options.device.is_cpu()) return Model(state);
+  {
+    const cuda::OwnedStream stream(options.device.index);
+    state->on_device = std::make_shared<model::DeviceDecoder>(model::to_device(*state, options.device, stream));
+  }
+  state->embedding = state->final_norm = {};
+  state->layers.clear();
+  state->head = {};
+  return Model(state);
+}
 
 const ModelConfig& Model::config() const { return state_->config; }
 const std::vector<LinearInfo>& Model::linears() const { return state_->linears; }
@@ -151,6 +165,7 @@ double Model::bits_per_weight() const {
   return weights > 0.0 ? bits / weights : 0.0;
 }
 
-KvCache Model::make_cache(const Scheme& scheme) const { return KvCache(state_->config, scheme); }
+Device Model::device() const { return state_->on_device ? state_->on_device->weights().device : Device::cpu(); }
+KvCache Model::make_cache(const Scheme& scheme) const { return KvCache(state_->config, scheme, device()); }
 
 }  // namespace narrow

@@ -1,6 +1,7 @@
 #pragma once
 /// The weights of a decoder in the form in which forward reads them.
 
+#include <memory>
 #include <vector>
 
 #include "model/linear.h"
@@ -9,6 +10,8 @@
 namespace narrow {
 
 namespace model {
+
+class DeviceDecoder;
 
 struct LayerWeights {
   Tensor attention_norm, mlp_norm;           ///< fp32 [hidden]
@@ -26,6 +29,7 @@ struct Model::State {
   model::Linear head;
   std::vector<LinearInfo> linears;
   std::uint64_t weight_bytes = 0;
+  std::shared_ptr<const model::DeviceDecoder> on_device;  ///< in place of the weights above
 };
 
 namespace model {

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "narrow/checkpoint.h"
+#include "narrow/cuda.h"
 #include "narrow/quantize.h"
 #include "tools/process.h"
 
@@ -314,6 +315,20 @@ TEST_F(CommandTest, UnsupportedInstructionSetIsExitCodeFive) {
   expect_failure(outcome.code == 0 ? other : outcome, 5, "this CPU has no");  // no CPU has both
 }
 
+TEST_F(CommandTest, GpusAreRefusedInOneSentence) {
+  expect_failure(narrow({"bench"}), 2, "--model");
+  expect_failure(narrow({"bench", "--model", "llama-9"}), 2, "llama-2-7b");
+  expect_failure(narrow({"bench", "--model", path("missing.json")}), 4, "missing.json");
+  expect_failure(narrow({"bench", "--model", "llama-2-7b", "--device", "tpu"}), 2, "--device");
+  expect_failure(narrow({"bench", "--model", "llama-2-7b", "--device", "cpu"}), 5, "CUDA");
+  expect_failure(narrow({"bench", "--model", "llama-2-7b", "--scheme", "int99"}), 2, "int99");
+  std::ofstream(path("experts.json")) << R"({"model_type": "mixtral"})";
+  expect_failure(narrow({"bench", "--model", path("experts.json")}), 5, "mixtral");
+  if (cuda::device_count() > 0) return;
+  expect_failure(narrow({"bench", "--model", "llama-2-7b"}), 5, "CUDA");
+  expect_failure(narrow({"calibrate", model(), "--device", "cuda", "--tokens", "none", "-o", path("stats")}), 4, "none");
+}
+
 TEST_F(CommandTest, BadInputLeavesNothingBehind) {
   expect_failure(narrow({"inspect", path("missing")}), 4, "missing");
   std::ofstream(path("broken.safetensors")) << "this is not a safetensors file";
@@ -328,7 +343,7 @@ TEST_F(CommandTest, BadInputLeavesNothingBehind) {
 TEST_F(CommandTest, HelpAndVersion) {
   const Outcome help = narrow({"--help"});
   EXPECT_EQ(help.code, 0);
-  for (const char* name : {"formats", "inspect", "plan", "quantize", "dequantize", "compare", "verify", "kernels"}) {
+  for (const char* name : {"formats", "inspect", "plan", "quantize", "dequantize", "compare", "verify", "kernels", "bench"}) {
     EXPECT_THAT(help.out, HasSubstr(name));
     const Outcome own = narrow({name, "--help"});
     EXPECT_EQ(own.code, 0);

@@ -1,4 +1,4 @@
-/// narrow bench --report: this machine's kernels, timed, as a page.
+/// narrow bench: tokens per second of a model on a GPU, or this machine's kernels, timed, as a page.
 
 #include <cstdio>
 #include <fstream>
@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "bench_models.h"
 #include "bench_report.h"
-#include "commands.h"
 #include "narrow/error.h"
 #include "report/numbers.h"
 
@@ -32,15 +32,38 @@ void run_bench_report(Context& context, const std::string& path, double seconds_
 }  // namespace
 
 void add_bench(CLI::App& app, Context& context) {
-  auto path = std::make_shared<std::string>();
-  auto seconds = std::make_shared<double>(0.1);
-  CLI::App* command = add_command(app, "bench", "Time this machine's kernels beside its limits and the libraries that it has",
-                                  "  narrow bench --report bench.html\n");
-  command->add_option("--report", *path, "Write one HTML page, to be attached to an issue")->option_text("FILE")->required();
-  command->add_option("--seconds", *seconds, "Repeat each kernel for this long (default 0.1)")
+  struct Options {
+    ModelBenchCommand model;
+    std::string report;
+    double seconds = 0.1;
+  };
+  auto options = std::make_shared<Options>();
+  ModelBenchCommand& model = options->model;
+  CLI::App* command = add_command(app, "bench", "Time a model's tokens on a GPU, or this machine's kernels beside its limits",
+                                  "  narrow bench --model llama-2-7b --scheme fp16 int4:block128 --batch 1 8 32\n"
+                                  "  narrow bench --model config.json --scheme FP8_DYNAMIC --prompt 2048 --generate 16 --json\n"
+                                  "  narrow bench --report bench.html\n\n"
+                                  "Weights of a model are random, made on the device; nothing is read but the config.\n");
+  command->add_option("--model", model.model, "A config.json, or llama-2-7b, llama-3-8b, llama-3-70b")->option_text("CONFIG");
+  command->add_option("--scheme", model.schemes, "Schemes or presets of the decoder's weights (default: fp16)")->option_text("SCHEME ...");
+  add_activation_options(*command, model.activations);
+  command->add_option("--batch", model.how.batches, "Sequences at a time (default: 1)")->option_text("B ...");
+  command->add_option("--prompt", model.how.prompt, "Tokens that each sequence reads (default: 128)")->option_text("P");
+  command->add_option("--generate", model.how.tokens, "Tokens that each sequence makes (default: 128)")->option_text("G");
+  command->add_option("--kv-cache", model.cache, "Keys and values in fp16 (default), fp32, bf16, fp8_e4m3:row, int8:row")->option_text("SCHEME");
+  command->add_option("--device", model.device, "The GPU: cuda (default), cuda:1, ..")->option_text("DEVICE");
+  command->add_option("--report", options->report, "Write one HTML page of the kernels here, to be attached to an issue")->option_text("FILE");
+  command->add_option("--seconds", options->seconds, "--report: repeat each kernel for this long (default 0.1)")
       ->option_text("N")
       ->check(CLI::Range(0.0, 60.0).description(""));
-  command->callback([&context, path, seconds] { context.run = [&context, path, seconds] { run_bench_report(context, *path, *seconds); }; });
+  command->callback([&context, options] {
+    context.run = [&context, options] {
+      if (options->model.model.empty() == options->report.empty())
+        throw InvalidArgument("bench: say what to time: either --model CONFIG.json (or a preset), or --report FILE");
+      if (options->report.empty()) return bench_models(context, options->model);
+      run_bench_report(context, options->report, options->seconds);
+    };
+  });
 }
 
 }  // namespace narrow::command

@@ -20,7 +20,7 @@ using report::Align;
 using report::Json;
 
 struct CalibrateOptions {
-  std::string model, output;
+  std::string model, output, device = "cpu";
   TokenOptions tokens;
   std::vector<std::string> merge;
   bool second_moments = false;
@@ -48,7 +48,7 @@ void run_calibrate(Context& context, const CalibrateOptions& options) {
   CalibrationStatistics statistics;
   if (!options.tokens.tokens.empty() || !options.tokens.text.empty()) {
     const LoadedTokens loaded = load_tokens(options.tokens, options.model);
-    statistics = observe(context, open_model(options.model, {.compute = Compute::kFp32}), loaded.windows, options.second_moments);
+    statistics = observe(context, open_model(options.model, {.compute = Compute::kFp32, .device = parse_device(options.device)}), loaded.windows, options.second_moments);
   } else if (options.merge.empty()) {
     throw InvalidArgument("give a text to read (--tokens FILE or --text FILE), or files to join (--merge)");
   }
@@ -99,6 +99,7 @@ void add_calibrate(CLI::App& app, Context& context) {
   command->add_option("MODEL", options->model, "A Hugging Face directory")->type_name("")->required();
   command->add_option("-o,--output", options->output, "The safetensors file to write")->option_text("FILE")->required();
   add_token_options(*command, options->tokens, "calib");
+  add_device_option(*command, options->device);
   command->add_flag("--second-moments", options->second_moments, "Also X^T X of every input, for GPTQ; slower, and large");
   command->add_option("--merge", options->merge, "Add the statistics of other runs")->option_text("FILE ...");
   command->callback([&context, options] { context.run = [&context, options] { run_calibrate(context, *options); }; });

@@ -21,9 +21,9 @@ void add_tokenize(CLI::App& app, Context& context);
 void add_convert(CLI::App& app, Context& context);
 void add_verify(CLI::App& app, Context& context);
 void add_kernels(CLI::App& app, Context& context);
+void add_bench(CLI::App& app, Context& context);
 void add_layout(CLI::App& app, Context& context);
 void add_doctor(CLI::App& app, Context& context);
-void add_bench(CLI::App& app, Context& context);
 void add_manual(CLI::App& app, Context& context);
 void add_completion(CLI::App& app, Context& context);
 

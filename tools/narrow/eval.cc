@@ -47,7 +47,10 @@ void run_eval(Context& context, const EvalOptions& options) {
   const TokenWindows& windows = loaded.windows;
   const Model model = open_model(options.model, make_model_options(options.scheme));
   std::optional<Model> base;
-  if (!options.base.empty()) base = open_model(options.base, {.compute = make_model_options(options.scheme).compute});
+  if (!options.base.empty()) {
+    const ModelOptions same = make_model_options(options.scheme);
+    base = open_model(options.base, {.compute = same.compute, .device = same.device});
+  }
   catch_interrupts();
   EvaluateOptions how;
   how.base = base ? &*base : nullptr;
@@ -81,7 +84,8 @@ void add_eval(CLI::App& app, Context& context) {
       add_command(app, "eval", "Perplexity of a model, and its KL divergence from a base model",
                   "  narrow eval small/ --tokens docs_tokens.safetensors --base model/\n"
                   "  narrow eval model/ --text book.txt\n"
-                  "  narrow eval model/ --tokens docs_tokens.safetensors --scheme int8:row --activations int8:row:dynamic\n\n"
+                  "  narrow eval model/ --tokens docs_tokens.safetensors --scheme int8:row --activations int8:row:dynamic\n"
+                  "  narrow eval model/ --tokens docs_tokens.safetensors --device cuda\n\n"
                   "Each window is read on its own; its tokens 1 .. length-1 are scored.\n");
   command->add_option("MODEL", options->model, "A Hugging Face directory, plain or quantized by narrow")->type_name("")->required();
   command->add_option("--base", options->base, "The model to compare with, as it is")->option_text("MODEL");

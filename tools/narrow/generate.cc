@@ -99,7 +99,8 @@ void add_generate(CLI::App& app, Context& context) {
   auto options = std::make_shared<GenerateCommandOptions>();
   CLI::App* command = add_command(app, "generate", "Continue a text with a model, as it is made",
                                   "  narrow generate model/ -p \"To install the package, run\"\n"
-                                  "  narrow generate small/ -p \"The function returns\" --temperature 0.8 --top-p 0.95 --seed 7\n");
+                                  "  narrow generate small/ -p \"The function returns\" --temperature 0.8 --top-p 0.95 --seed 7\n"
+                                  "  narrow generate model/ -p \"The function returns\" --device cuda --kv-cache fp16\n");
   command->add_option("MODEL", options->model, "A Hugging Face directory, plain or quantized by narrow")->type_name("")->required();
   command->add_option("-p,--prompt", options->prompt, "The text to continue")->option_text("TEXT")->required();
   command->add_option("-n,--max-tokens", options->generate.tokens, "At most N tokens (default 128)")

@@ -68,9 +68,9 @@ void build_parser(CLI::App& app, Context& context) {
   add_tokenize(app, context);
   add_verify(app, context);
   add_kernels(app, context);
+  add_bench(app, context);
   add_layout(app, context);
   add_doctor(app, context);
-  add_bench(app, context);
   add_manual(app, context);
   add_completion(app, context);
   app.footer(

@@ -1,6 +1,7 @@
 #include "model_options.h"
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -21,10 +22,27 @@ void add_scheme_options(CLI::App& command, SchemeOptions& options) {
       ->check(CLI::IsMember({"bf16", "fp32"}).description(""));
   command.add_option("--kv-cache", options.cache, "Keys and values in fp32 (default), fp16, bf16, fp8_e4m3:row, int8:row")
       ->option_text("SCHEME");
+  add_device_option(command, options.device);
+}
+
+void add_device_option(CLI::App& command, std::string& device) {
+  command.add_option("--device", device, "Where the model runs: cpu (default), cuda, cuda:1, ..")->option_text("DEVICE");
+}
+
+Device parse_device(const std::string& text) {
+  if (text == "cpu") return Device::cpu();
+  if (text == "cuda") return Device::cuda(0);
+  int index = 0;
+  if (text.starts_with("cuda:")) {
+    const char *begin = text.data() + 5, *end = text.data() + text.size();
+    if (const auto [stop, error] = std::from_chars(begin, end, index); error == std::errc{} && stop == end && index >= 0) return Device::cuda(index);
+  }
+  throw InvalidArgument(fmt::format("--device is '{}'; it must be cpu, cuda or cuda:N", text));
 }
 
 ModelOptions make_model_options(const SchemeOptions& options) {
   ModelOptions result;
+  result.device = parse_device(options.device);
   result.compute = options.compute == "bf16" ? Compute::kBf16 : Compute::kFp32;
   if (!options.scheme.empty()) {
     result.recipe = Recipe::of(options.scheme);

@@ -14,12 +14,17 @@ namespace narrow::command {
 
 /// How a plain model is quantized as it is read, and the activations of any.
 struct SchemeOptions {
-  std::string scheme, cache = "fp32", compute = "bf16";
+  std::string scheme, cache = "fp32", compute = "bf16", device = "cpu";
   std::vector<std::string> rules;
   ActivationOptions activations;
 };
 void add_scheme_options(CLI::App& command, SchemeOptions& options);
 ModelOptions make_model_options(const SchemeOptions& options);
+
+/// --device: where a model runs.
+void add_device_option(CLI::App& command, std::string& device);
+/// cpu, cuda or cuda:N; throws InvalidArgument for another word.
+Device parse_device(const std::string& text);
 
 /// Which windows of tokens are read.
 struct TokenOptions {

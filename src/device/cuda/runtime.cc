@@ -79,6 +79,53 @@ void set_bytes(void* data, int value, std::size_t size, Stream stream) {
   if (size > 0) check(cudaMemsetAsync(data, value, size, stream), "cudaMemsetAsync");
 }
 
+DeviceMemory device_memory(int index) {
+  const DeviceGuard guard(index);
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return {total, total - free};
+}
+
+Graph::Graph(Stream stream, const std::function<void()>& record) {
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  cudaGraph_t graph = nullptr;
+  try {
+    record();
+  } catch (...) {
+    cudaStreamEndCapture(stream, &graph);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    throw;
+  }
+  check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check(error, "cudaGraphInstantiate");
+  executable_ = executable;
+}
+
+Graph::~Graph() { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(executable_)); }
+void Graph::launch(Stream stream) const { check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(executable_), stream), "cudaGraphLaunch"); }
+
+Timer::Timer() {
+  cudaEvent_t begin = nullptr, end = nullptr;
+  check(cudaEventCreate(&begin), "cudaEventCreate");
+  begin_ = begin;
+  check(cudaEventCreate(&end), "cudaEventCreate");
+  end_ = end;
+}
+Timer::~Timer() {
+  for (void* event : {begin_, end_}) cudaEventDestroy(static_cast<cudaEvent_t>(event));
+}
+void Timer::start(Stream stream) { check(cudaEventRecord(static_cast<cudaEvent_t>(begin_), stream), "cudaEventRecord"); }
+void Timer::stop(Stream stream) { check(cudaEventRecord(static_cast<cudaEvent_t>(end_), stream), "cudaEventRecord"); }
+double Timer::seconds() const {
+  check(cudaEventSynchronize(static_cast<cudaEvent_t>(end_)), "cudaEventSynchronize");
+  float milliseconds = 0.0f;
+  check(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(begin_), static_cast<cudaEvent_t>(end_)), "cudaEventElapsedTime");
+  return static_cast<double>(milliseconds) * 1e-3;
+}
+
 Scratch::Scratch(std::size_t size, Workspace given, Stream stream) : stream_(stream) {
   if (size == 0) return;
   if (given.data != nullptr) {

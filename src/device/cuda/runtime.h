@@ -2,6 +2,7 @@
 /// What the device layer offers to the layers above it, without CUDA's headers. In a build without CUDA the stub answers.
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -32,6 +33,43 @@ Versions versions() noexcept;
 /// Enqueues a copy of bytes; the direction follows from the pointers.
 void copy_bytes(void* to, const void* from, std::size_t size, Stream stream);
 void set_bytes(void* data, int value, std::size_t size, Stream stream);
+
+/// Bytes of a device's memory, and of those the ones that are taken, by whomever.
+struct DeviceMemory {
+  std::size_t total = 0, used = 0;
+};
+DeviceMemory device_memory(int index);
+
+/// Work that is recorded once and then replayed by one call.
+class Graph {
+ public:
+  /// Records what `record` enqueues on the stream, which must not be the default one; nothing of it runs.
+  Graph(Stream stream, const std::function<void()>& record);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void launch(Stream stream) const;
+
+ private:
+  [[maybe_unused]] void* executable_ = nullptr;
+};
+
+/// The device's time between two places in a stream.
+class Timer {
+ public:
+  Timer();
+  ~Timer();
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+  void start(Stream stream);
+  void stop(Stream stream);
+  /// Waits for the second place.
+  double seconds() const;
+
+ private:
+  [[maybe_unused]] void* begin_ = nullptr;
+  [[maybe_unused]] void* end_ = nullptr;
+};
 
 /// Scratch memory for one call on a stream: the caller's, or the pool's, given back in stream order.
 class Scratch {

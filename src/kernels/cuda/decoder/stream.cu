@@ -1,0 +1,107 @@
+/// What happens to the stream and to the gate between products: embedding, RMSNorm, SiLU and multiply.
+/// Bound: memory; with one row the time from launch to end, which is why norms read their weights before they wait.
+
+#include "kernels/cuda/decoder/values.cuh"
+
+namespace narrow::cuda {
+namespace {
+
+constexpr int kEmbedThreads = 256, kGateThreads = 256, kMostQuads = 4, kMostThreads = 1024;
+
+__global__ void embed(const std::int32_t* tokens, const void* embedding, DType type, std::int64_t hidden, float* x) {
+  begin_after_earlier_kernels();
+  const std::int64_t row = blockIdx.x, from = std::int64_t{tokens[row]} * hidden;
+  for (std::int64_t i = threadIdx.x; i < hidden; i += blockDim.x) x[row * hidden + i] = load_value(embedding, type, from + i);
+}
+
+/// One thread block per row; kInRegisters: rows of at most 4 * kMostQuads values per thread, in fours, are read once.
+template <bool kInRegisters>
+__global__ void __launch_bounds__(kMostThreads) rms_norm(const NormProblem p) {
+  __shared__ float shared[32];
+  const std::int64_t row = blockIdx.x, quads = p.cols / 4;
+  float4 weights[kMostQuads], values[kMostQuads];
+  if constexpr (kInRegisters) {
+#pragma unroll
+    for (int i = 0; i < kMostQuads; ++i)
+      if (const std::int64_t quad = threadIdx.x + std::int64_t{i} * blockDim.x; quad < quads) weights[i] = reinterpret_cast<const float4*>(p.weight)[quad];
+  }
+  begin_after_earlier_kernels();
+  const std::int64_t first = (p.rows_of == nullptr ? row : p.rows_of[row]) * p.cols;
+  const bool adds = p.delta != nullptr, keeps = adds && p.rows_of == nullptr;
+  float sum = 0.0f;
+  if constexpr (kInRegisters) {
+#pragma unroll
+    for (int i = 0; i < kMostQuads; ++i)
+      if (const std::int64_t quad = threadIdx.x + std::int64_t{i} * blockDim.x; quad < quads) {
+        float4 v = reinterpret_cast<const float4*>(p.x + first)[quad];
+        if (adds) {
+          const float4 d = load_four(p.delta, p.delta_type, first + quad * 4);
+          v = {v.x + d.x, v.y + d.y, v.z + d.z, v.w + d.w};
+        }
+        if (keeps) reinterpret_cast<float4*>(p.x + first)[quad] = v;
+        values[i] = v;
+        sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+      }
+  } else {
+    for (std::int64_t i = threadIdx.x; i < p.cols; i += blockDim.x) {
+      const float v = p.x[first + i] + (adds ? load_value(p.delta, p.delta_type, first + i) : 0.0f);
+      if (keeps) p.x[first + i] = v;
+      sum += v * v;
+    }
+  }
+  sum = block_sum(sum, shared);
+  const float r = 1.0f / sqrtf(sum / static_cast<float>(p.cols) + p.epsilon);
+  if constexpr (kInRegisters) {
+#pragma unroll
+    for (int i = 0; i < kMostQuads; ++i)
+      if (const std::int64_t quad = threadIdx.x + std::int64_t{i} * blockDim.x; quad < quads) {
+        const float4 v = values[i], w = weights[i];
+        store_four(p.y, p.y_type, row * p.cols + quad * 4, {v.x * r * w.x, v.y * r * w.y, v.z * r * w.z, v.w * r * w.w});
+      }
+  } else {
+    for (std::int64_t i = threadIdx.x; i < p.cols; i += blockDim.x) {
+      const float v = p.x[first + i] + (adds && !keeps ? load_value(p.delta, p.delta_type, first + i) : 0.0f);
+      store_value(p.y, p.y_type, row * p.cols + i, v * r * p.weight[i]);
+    }
+  }
+}
+
+__device__ float gated(float gate, float up) { return gate / (1.0f + __expf(-gate)) * up; }
+
+template <bool kFours>
+__global__ void gate(const void* gate_up, DType type, std::int64_t rows, std::int64_t cols, void* y, DType y_type) {
+  begin_after_earlier_kernels();
+  constexpr int kStep = kFours ? 4 : 1;
+  const std::int64_t i = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kStep;
+  if (i >= rows * cols) return;
+  const std::int64_t row = i / cols, from = row * 2 * cols + (i - row * cols);
+  if constexpr (kFours) {
+    const float4 g = load_four(gate_up, type, from), u = load_four(gate_up, type, from + cols);
+    store_four(y, y_type, i, {gated(g.x, u.x), gated(g.y, u.y), gated(g.z, u.z), gated(g.w, u.w)});
+  } else {
+    store_value(y, y_type, i, gated(load_value(gate_up, type, from), load_value(gate_up, type, from + cols)));
+  }
+}
+
+}  // namespace
+
+int launch_embed(const std::int32_t* tokens, std::int64_t rows, const void* embedding, DType type, std::int64_t hidden, float* x, Stream stream) {
+  return launch_chained(embed, rows, kEmbedThreads, 0, 1, stream, tokens, embedding, type, hidden, x);
+}
+
+int launch_rms_norm(const NormProblem& problem, Stream stream) {
+  // Few rows want many threads each, many rows few.
+  int threads = 128;
+  while (threads < kMostThreads && (problem.rows <= 64 ? threads * 4 < problem.cols : threads * 4 * kMostQuads < problem.cols)) threads *= 2;
+  const auto kernel = problem.cols % 4 == 0 && problem.cols <= std::int64_t{threads} * 4 * kMostQuads ? rms_norm<true> : rms_norm<false>;
+  return launch_chained(kernel, problem.rows, threads, 0, 1, stream, problem);
+}
+
+int launch_gate(const void* gate_up, DType type, std::int64_t rows, std::int64_t cols, void* y, DType y_type, Stream stream) {
+  const bool fours = cols % 4 == 0;
+  const std::int64_t threads = rows * cols / (fours ? 4 : 1);
+  return launch_chained(fours ? gate<true> : gate<false>, (threads + kGateThreads - 1) / kGateThreads, kGateThreads, 0, 1, stream, gate_up, type,
+                        rows, cols, y, y_type);
+}
+
+}  // namespace narrow::cuda

@@ -1,0 +1,25 @@
+/// The decoder's kernels in a build without CUDA.
+
+#include "kernels/cuda/decoder/decoder.h"
+#include "narrow/error.h"
+
+namespace narrow::cuda {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw Unsupported("this build of narrow has no CUDA; configure it with the preset `cuda` where nvcc is installed");
+}
+
+}  // namespace
+
+int launch_place_heads(const PlaceHeadsProblem&, Stream) { refuse(); }
+int launch_attend_rows(const AttendProblem&, Stream) { refuse(); }
+int launch_attend_tiles(const AttendProblem&, Stream) { refuse(); }
+int launch_embed(const std::int32_t*, std::int64_t, const void*, DType, std::int64_t, float*, Stream) { refuse(); }
+int launch_rms_norm(const NormProblem&, Stream) { refuse(); }
+int launch_gate(const void*, DType, std::int64_t, std::int64_t, void*, DType, Stream) { refuse(); }
+int launch_sample(const SampleProblem&, Stream) { refuse(); }
+int launch_random(void*, DType, std::int64_t, float, std::uint64_t, Stream) { refuse(); }
+int launch_read(const void*, std::int64_t, std::uint32_t*, Stream) { refuse(); }
+
+}  // namespace narrow::cuda

@@ -1,0 +1,96 @@
+#pragma once
+/// A decoder on a CUDA device: weights, and the passes over them. The stream is fp32; products take fp16, bf16 or codes; attention and
+/// everything else compute in fp32, prompts of more than 64 rows with fp16 queries, keys and values.
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "model/cuda/device_cache.h"
+#include "model/cuda/device_linear.h"
+#include "model/weights.h"
+
+namespace narrow::model {
+
+struct DeviceLayer {
+  Tensor attention_norm, mlp_norm;           ///< fp32 [hidden]
+  std::optional<Tensor> q_norm{}, k_norm{};  ///< fp32 [head_dim]
+  DeviceLinear qkv, o, gate_up, down;
+  std::vector<std::string> names;  ///< of q, k, v, o, gate, up, down
+};
+
+struct DeviceWeights {
+  ModelConfig config;
+  Device device;
+  Tensor embedding;  ///< [vocabulary, hidden]
+  std::vector<DeviceLayer> layers;
+  Tensor final_norm;
+  DeviceLinear head;
+
+  /// Bytes that one step of decoding reads: every weight once, but of the embedding nothing to speak of.
+  std::uint64_t bytes_per_step() const;
+};
+
+/// Copies the weights of the CPU's executor.
+DeviceWeights to_device(const Model::State& state, Device device, cuda::Stream stream);
+/// Random weights in a recipe's schemes, made on the device; embedding and head stay in fp16 (with bf16 weights: bf16).
+DeviceWeights random_weights(const ModelConfig& config, const Recipe& recipe, Device device, cuda::Stream stream);
+
+/// Rows of tokens in device memory: what a pass reads.
+struct DeviceRows {
+  std::int64_t rows = 0, sequences = 0;
+  std::int32_t* tokens = nullptr;
+  std::int32_t* positions = nullptr;
+  std::int32_t* table_rows = nullptr;
+  std::int32_t* sequence_of_row = nullptr;
+  cuda::CacheView* caches = nullptr;
+  cuda::CacheKind kind = cuda::CacheKind::kFp16;
+  cuda::AttendTile* tiles = nullptr;
+  int tile_count = 0;  ///< 0: every row on its own
+  const float* cosine = nullptr;
+  const float* sine = nullptr;
+};
+
+/// The memory of a pass of up to `rows` rows, `logit_rows` of which get logits.
+struct PassScratch {
+  std::int64_t rows = 0, logit_rows = 0;
+  Tensor stream, logits;
+  Buffer qkv, q, mixed, gate_up, delta, picked;
+  InputScratch input;
+  static PassScratch allocate(const ModelConfig& config, std::int64_t rows, std::int64_t logit_rows, Device device);
+};
+
+class DeviceDecoder {
+ public:
+  explicit DeviceDecoder(DeviceWeights weights);
+
+  const DeviceWeights& weights() const { return weights_; }
+  const ModelConfig& config() const { return weights_.config; }
+  cuda::Stream stream() const { return stream_; }
+  /// Cosines and sines of the positions up to `positions`, on the device.
+  std::pair<const float*, const float*> rope_tables(std::int64_t positions) const;
+
+  /// Model::forward.
+  Tensor forward(std::span<const Sequence> sequences, Logits logits, const InputObserver& observer) const;
+  /// The same; the logits stay on the device, valid until the next pass.
+  Tensor forward_on_device(std::span<const Sequence> sequences, Logits logits, const InputObserver& observer) const;
+
+  /// Enqueues the layers over the rows; the stream is in scratch.stream, what is still to be added to it is the result.
+  std::optional<Tensor> run_layers(const DeviceRows& rows, const PassScratch& scratch, const InputObserver& observer) const;
+  /// Enqueues norm and head over all rows of the stream, or those that `picked` names; the logits are in scratch.logits.
+  void run_head(const PassScratch& scratch, const std::optional<Tensor>& delta, std::int64_t rows, const std::int32_t* picked) const;
+
+ private:
+  void attend(const DeviceRows& rows, const PassScratch& scratch, std::size_t layer, DType type) const;
+  void observe(const DeviceSource& source, const PassScratch& scratch, std::span<const std::string> modules, const InputObserver& observer) const;
+
+  DeviceWeights weights_;
+  cuda::OwnedStream stream_;
+  mutable std::mutex mutex_;
+  mutable PassScratch scratch_;
+  mutable Buffer upload_;             ///< of the last pass: rows, caches, tiles
+  mutable Buffer table_;              ///< cosines, then sines
+  mutable std::int64_t table_size_ = 0;
+};
+
+}  // namespace narrow::model

@@ -1,0 +1,301 @@
+#include "model/cuda/device_linear.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "device/cuda/runtime.h"
+#include "kernels/cuda/decoder/decoder.h"
+#include "narrow/error.h"
+
+namespace narrow::model {
+namespace {
+
+using cuda::DeviceQuantized;
+using cuda::Stream;
+
+std::size_t bytes_of(DType type) { return static_cast<std::size_t>(bits_of(type)) / 8; }
+
+Tensor view(const Buffer& buffer, DType type, Shape shape) { return Tensor::borrow(buffer.data(), type, std::move(shape), {}, buffer.device()); }
+Buffer part_of(const Buffer& buffer, std::size_t bytes) { return Buffer::borrow(buffer.data(), bytes, buffer.device()); }
+
+bool is_dense(const Scheme& scheme) { return !scheme.has_scales() && (scheme.element == kFp16 || scheme.element == kBf16); }
+
+/// One scale of the tensor for each of its rows: the same values, and rows can be joined with those of other tensors.
+QuantizedTensor with_row_scales(QuantizedTensor q) {
+  if (q.scheme.granularity.kind != Granularity::Kind::kTensor || q.scheme.has_outer_scale) return q;
+  const auto repeated = [&](const Buffer& one) {
+    Buffer all = Buffer::allocate(one.size() * static_cast<std::size_t>(q.shape[0]));
+    for (std::int64_t row = 0; row < q.shape[0]; ++row) std::memcpy(all.data() + static_cast<std::size_t>(row) * one.size(), one.data(), one.size());
+    return all;
+  };
+  q.scheme.granularity = Granularity::row();
+  q.scales = repeated(q.scales);
+  q.zero_points = repeated(q.zero_points);
+  return q;
+}
+
+/// The canonical weight. Dense ones come in the type of their input.
+QuantizedTensor weight_of(const Linear& layer, DType type) {
+  const PreparedWeight& w = layer.weight;
+  const bool dense = !w.scheme.has_scales() && (w.scheme.element.bits == 32 || w.scheme.element == kFp16 || w.scheme.element == kBf16);
+  if (!dense) return with_row_scales(unprepare(w));
+  const Tensor values = convert(unprepare_dense(w), type);
+  Scheme scheme;
+  scheme.element = type == DType::kBf16 ? kBf16 : kFp16;
+  scheme.granularity = Granularity::none();
+  QuantizedTensor q = allocate_quantized(scheme, {w.n, w.k});
+  std::memcpy(q.codes.data(), values.data(), values.byte_size());
+  return q;
+}
+
+bool can_join(std::span<const QuantizedTensor> weights) {
+  const Scheme& scheme = weights.front().scheme;
+  const Granularity& g = scheme.granularity;
+  for (const QuantizedTensor& w : weights)
+    if (w.scheme != scheme || (g.kind == Granularity::Kind::kRectangle && (g.rows == 0 || w.shape[0] % g.rows != 0))) return false;
+  return !scheme.has_outer_scale && g.kind != Granularity::Kind::kTensor;
+}
+
+QuantizedTensor join(std::span<const QuantizedTensor> weights) {
+  if (weights.size() == 1) return weights.front();
+  std::int64_t n = 0;
+  for (const QuantizedTensor& w : weights) n += w.shape[0];
+  QuantizedTensor all = allocate_quantized(weights.front().scheme, {n, weights.front().shape[1]});
+  std::size_t codes = 0, scales = 0, zeros = 0;
+  const auto append = [](const Buffer& to, const Buffer& from, std::size_t& at) {
+    if (from.size() > 0) std::memcpy(to.data() + at, from.data(), from.size());
+    at += from.size();
+  };
+  for (const QuantizedTensor& w : weights) {
+    append(all.codes, w.codes, codes);
+    append(all.scales, w.scales, scales);
+    append(all.zero_points, w.zero_points, zeros);
+  }
+  return all;
+}
+
+std::optional<Tensor> join_biases(std::span<const Linear* const> layers, Device device, Stream stream) {
+  std::int64_t n = 0;
+  bool any = false;
+  for (const Linear* layer : layers) n += layer->weight.n, any = any || layer->bias.has_value();
+  if (!any) return std::nullopt;
+  Tensor all = Tensor::empty(DType::kF32, {n});
+  float* to = all.as<float>();
+  for (const Linear* layer : layers) {
+    if (layer->bias) std::copy_n(layer->bias->as<float>(), layer->weight.n, to);
+    else std::fill_n(to, layer->weight.n, 0.0f);
+    to += layer->weight.n;
+  }
+  Tensor result = cuda::to_device(all, device, stream);
+  cuda::synchronize(stream);
+  return result;
+}
+
+bool same_rounding(const Linear& a, const Linear& b) {
+  if (a.rounding.has_value() != b.rounding.has_value()) return false;
+  return !a.rounding || (a.rounding->activation == b.rounding->activation && a.rounding->scale.scale == b.rounding->scale.scale &&
+                         a.rounding->scale.zero_point == b.rounding->scale.zero_point);
+}
+
+/// Whether fused_quantize and a product of codes take the pair.
+bool have_product(const Scheme& weight, const ActivationScheme& activation, std::int64_t k) {
+  const Scheme& x = activation.scheme;
+  if (k % 16 != 0 || weight.element != x.element || weight.asymmetric || x.asymmetric || weight.scale != kFp32 || x.scale != kFp32 ||
+      weight.has_outer_scale || x.has_outer_scale || weight.rule != ScaleRule::kLargest || x.rule != ScaleRule::kLargest)
+    return false;
+  const auto is_outer = [](const Granularity& g) { return g.kind == Granularity::Kind::kTensor || g == Granularity::row(); };
+  const bool outer = is_outer(weight.granularity) && (activation.is_static ? x.granularity.kind == Granularity::Kind::kTensor : x.granularity == Granularity::row());
+  if (weight.element == kInt8) return outer;
+  if (weight.element != kFp8E4m3) return false;
+  const Granularity block = Granularity::block(128);
+  return outer || (!activation.is_static && x.granularity == block && (weight.granularity == block || weight.granularity == Granularity::block(128, 128)));
+}
+
+}  // namespace
+
+InputScratch InputScratch::allocate(std::int64_t rows, std::int64_t widest, Device device) {
+  const std::size_t values = static_cast<std::size_t>(rows * (widest + 64));
+  InputScratch scratch;
+  scratch.values = Buffer::allocate(values * 4, device);
+  scratch.rounded = Buffer::allocate(values * 4, device);
+  scratch.codes = Buffer::allocate(values, device);
+  scratch.scales = Buffer::allocate(static_cast<std::size_t>(cuda::padded_scale_rows(rows) * ((widest + 127) / 128)) * sizeof(float), device);
+  scratch.workspace = Buffer::allocate(values * 2, device);
+  return scratch;
+}
+
+DeviceLinear::DeviceLinear(std::span<const Linear* const> layers, Device device, Stream stream) {
+  const Linear& first = *layers.front();
+  for (const Linear* layer : layers)
+    if (!same_rounding(first, *layer))
+      throw Unsupported(fmt::format("{} and {} share an input, but round it differently; the CUDA executor rounds an input once", first.module, layer->module));
+  k_ = first.weight.k;
+  const auto all = [&](const auto& holds) { return std::all_of(layers.begin(), layers.end(), holds); };
+  // Dense bf16 weights that are not asked to round their input to bf16 go with fp16, which holds it better.
+  input_ = all([](const Linear* layer) { return layer->rounds_to_bf16; }) ? DType::kBf16 : DType::kF16;
+  if (first.rounding) {
+    set_rounding(*first.rounding);
+    multiplies_codes_ = all([&](const Linear* layer) {
+      return layer->weight.scheme.element == first.weight.scheme.element && have_product(layer->weight.scheme, first.rounding->activation, k_);
+    });
+  }
+  if (static_scale_) static_scale_ = cuda::to_device(*static_scale_, device, stream);
+  std::vector<QuantizedTensor> weights;
+  for (const Linear* layer : layers) weights.push_back(weight_of(*layer, input_));
+  if (can_join(weights)) {
+    add(cuda::to_device(join(weights), device, stream), join_biases(layers, device, stream), stream);
+  } else {
+    for (std::size_t i = 0; i < layers.size(); ++i)
+      add(cuda::to_device(weights[i], device, stream), join_biases(layers.subspan(i, 1), device, stream), stream);
+  }
+  cuda::synchronize(stream);  // the host's copies end here
+}
+
+DeviceLinear::DeviceLinear(const DeviceQuantized& weight, const std::optional<ActivationScheme>& activation, Stream stream) {
+  k_ = weight.shape[1];
+  input_ = weight.scheme.element == kBf16 && is_dense(weight.scheme) ? DType::kBf16 : DType::kF16;
+  if (activation) {
+    set_rounding({*activation, {}, {}});
+    multiplies_codes_ = have_product(weight.scheme, *activation, k_);
+  }
+  add(weight, std::nullopt, stream);
+}
+
+void DeviceLinear::set_rounding(const InputRounding& rounding) {
+  const Scheme& scheme = rounding.activation.scheme;
+  rounding_ = scheme;
+  if (!rounding.activation.is_static) return;
+  if (scheme.asymmetric || scheme.has_outer_scale)
+    throw Unsupported(
+        fmt::format("the CUDA executor has no static activations in {}; it has those with one symmetric scale, and dynamic ones", scheme.to_string()));
+  static_scale_ = Tensor::of({rounding.scale.scale}, {1});
+}
+
+void DeviceLinear::add(const DeviceQuantized& weight, const std::optional<Tensor>& bias, Stream stream) {
+  Piece piece{{}, n_, weight.shape[0], bias};
+  if (multiplies_codes_ && weight.scheme.element == kInt8) piece.weight = cuda::prepare_int8(weight, stream, false);
+  else if (multiplies_codes_) piece.weight = cuda::prepare_fp8(weight, stream);
+  else piece.weight = cuda::prepare_weight(weight, stream);
+  cuda::synchronize(stream);  // canonical bytes may go now
+  n_ += piece.n;
+  pieces_.push_back(std::move(piece));
+}
+
+std::uint64_t DeviceLinear::byte_size() const {
+  std::uint64_t bytes = 0;
+  for (const Piece& piece : pieces_) {
+    if (const auto* w = std::get_if<cuda::DeviceWeight>(&piece.weight)) bytes += w->byte_size();
+    else if (const auto* fp8 = std::get_if<cuda::Fp8Matrix>(&piece.weight)) bytes += fp8->codes.size() + fp8->scales.size();
+    else if (const auto* int8 = std::get_if<cuda::Int8Matrix>(&piece.weight)) bytes += int8->codes.size() + int8->scales.size();
+  }
+  return bytes;
+}
+
+DType DeviceLinear::source_type(bool many) const {
+  if (!rounding_) return input_;
+  return many ? DType::kF16 : DType::kF32;
+}
+
+Tensor source_values(const DeviceSource& source, DType type, const Buffer& to, Stream stream) {
+  const std::int64_t rows = source.x.shape()[0], width = source.x.shape()[1];
+  if (source.op == DeviceSource::Op::kValues && source.x.dtype() == type) return source.x;
+  const std::int64_t k = source.op == DeviceSource::Op::kGate ? width / 2 : width;
+  const Tensor y = view(to, type, {rows, k});
+  switch (source.op) {
+    case DeviceSource::Op::kNorm: {
+      cuda::NormProblem problem{.rows = rows, .cols = k, .x = source.x.as<float>()};
+      if (source.delta) {
+        problem.delta = source.delta->data();
+        problem.delta_type = source.delta->dtype();
+      }
+      problem.weight = source.norm->as<float>();
+      problem.epsilon = source.epsilon;
+      problem.y = y.data();
+      problem.y_type = type;
+      cuda::check(cuda::launch_rms_norm(problem, stream), "rms_norm");
+      break;
+    }
+    case DeviceSource::Op::kGate: cuda::check(cuda::launch_gate(source.x.data(), source.x.dtype(), rows, k, y.data(), type, stream), "gate"); break;
+    case DeviceSource::Op::kValues: cuda::convert(source.x, y, stream); break;
+  }
+  return y;
+}
+
+void DeviceLinear::run(const DeviceSource& source, const InputScratch& scratch, const Tensor& y, Stream stream, const std::optional<Tensor>& residual) const {
+  if (takes_codes()) return run_codes(source, scratch, y, stream, residual);
+  if (!rounding_) return run_values(source_values(source, input_, scratch.values, stream), scratch, y, stream, residual);
+  // Rounded to a scheme that no product of codes takes: its values in 16 bits.
+  const Tensor values = source_values(source, DType::kF32, scratch.values, stream), rounded = view(scratch.rounded, DType::kF32, values.shape());
+  cuda::QuantizeOptions options;
+  options.scales = static_scale_;
+  cuda::fake_quantize(values, rounded, *rounding_, stream, options);
+  const Tensor x = view(scratch.values, input_, values.shape());
+  cuda::convert(rounded, x, stream);
+  run_values(x, scratch, y, stream, residual);
+}
+
+namespace {
+
+/// The columns of one piece of y.
+Tensor columns(const Tensor& y, std::int64_t first, std::int64_t n) {
+  const std::int64_t rows = y.shape()[0], all = y.shape()[1];
+  if (first == 0 && n == all) return y;
+  return Tensor::borrow(y.data() + static_cast<std::size_t>(first) * bytes_of(y.dtype()), y.dtype(), {rows, n}, {all, 1}, y.device());
+}
+
+}  // namespace
+
+void DeviceLinear::run_values(const Tensor& x, const InputScratch& scratch, const Tensor& y, Stream stream, const std::optional<Tensor>& residual) const {
+  for (const Piece& piece : pieces_) {
+    cuda::WeightMatmulOptions options;
+    options.bias = piece.bias;
+    options.residual = residual;
+    cuda::matmul(x, std::get<cuda::DeviceWeight>(piece.weight), columns(y, piece.first, piece.n), stream, options,
+                 {scratch.workspace.data(), scratch.workspace.size()});
+  }
+}
+
+void DeviceLinear::run_codes(const DeviceSource& source, const InputScratch& scratch, const Tensor& y, Stream stream,
+                             const std::optional<Tensor>& residual) const {
+  const std::int64_t rows = source.x.shape()[0];
+  FusedInput input;
+  input.x = source.x;
+  input.epsilon = source.epsilon;
+  input.scales = static_scale_;
+  if (source.op == DeviceSource::Op::kNorm) {
+    input.op = source.delta ? FusedOp::kAddRmsNorm : FusedOp::kRmsNorm;
+    if (source.delta) {
+      input.x = *source.delta;
+      input.other = source.x;
+    }
+    input.weight = source.norm;
+  } else if (source.op == DeviceSource::Op::kGate) {
+    input.op = FusedOp::kSiluMul;
+    input.x = columns(source.x, 0, k_);
+    input.other = columns(source.x, k_, k_);
+  }
+  const bool blocks = rounding_->granularity == Granularity::block(128);
+  cuda::FusedOutput codes{*rounding_, {rows, k_}, Layout::kRow, blocks, {}, {}};
+  codes.codes = part_of(scratch.codes, static_cast<std::size_t>(rows * k_));
+  const std::int64_t scales = rounding_->granularity.kind == Granularity::Kind::kTensor ? 1 : (blocks ? cuda::padded_scale_rows(rows) * ((k_ + 127) / 128) : rows);
+  codes.scales = part_of(scratch.scales, static_cast<std::size_t>(scales) * sizeof(float));
+  cuda::fused_quantize(input, codes, stream);
+  for (const Piece& piece : pieces_) {
+    const Tensor part = columns(y, piece.first, piece.n);
+    if (const auto* fp8 = std::get_if<cuda::Fp8Matrix>(&piece.weight)) {
+      cuda::Fp8MatmulOptions options;
+      options.bias = piece.bias;
+      options.residual = residual;
+      cuda::matmul(cuda::prepare_fp8(codes, stream), *fp8, part, stream, options);
+    } else {
+      cuda::Int8MatmulOptions options;
+      options.bias = piece.bias;
+      options.residual = residual;
+      cuda::matmul(cuda::prepare_int8(codes, stream), std::get<cuda::Int8Matrix>(piece.weight), part, stream, options);
+    }
+  }
+}
+
+}  // namespace narrow::model

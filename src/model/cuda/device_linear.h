@@ -1,0 +1,81 @@
+#pragma once
+/// Linear layers on a CUDA device: weights joined into one product where that is exact, and how their input is made.
+
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "model/linear.h"
+#include "narrow/cuda_matmul.h"
+#include "narrow/cuda_weights.h"
+
+namespace narrow::model {
+
+/// Memory that the inputs of all layers share, in bytes per row: values in up to 4 bytes, codes, scales.
+struct InputScratch {
+  Buffer values, rounded, codes, scales, workspace;
+  static InputScratch allocate(std::int64_t rows, std::int64_t widest, Device device);
+};
+
+/// What is computed on the way into a layer.
+struct DeviceSource {
+  enum class Op : std::uint8_t {
+    kNorm,    ///< RMSNorm of the stream, fp32, to which the delta is added first
+    kGate,    ///< silu(gate) * up of [rows, 2 k]
+    kValues,  ///< x as it is
+  };
+  Op op = Op::kValues;
+  Tensor x;
+  std::optional<Tensor> norm{};  ///< fp32 [k]
+  float epsilon = 0.0f;
+  std::optional<Tensor> delta{};  ///< of the stream's shape
+};
+
+/// The weights of layers that share an input, [n, k] each, one below the other.
+class DeviceLinear {
+ public:
+  DeviceLinear() = default;
+  /// Copies the layers of the CPU's executor, bit for bit.
+  DeviceLinear(std::span<const Linear* const> layers, Device device, cuda::Stream stream);
+  /// One weight that is there already; dense ones are quantized tensors of fp16 or bf16 without scales.
+  DeviceLinear(const cuda::DeviceQuantized& weight, const std::optional<ActivationScheme>& activation, cuda::Stream stream);
+
+  std::int64_t n() const { return n_; }
+  std::int64_t k() const { return k_; }
+  /// Bytes that a product reads.
+  std::uint64_t byte_size() const;
+  /// The type of an input that is not rounded to codes.
+  DType input_type() const { return input_; }
+  /// The type in which a product adds to the stream before this layer's norm.
+  DType delta_type() const { return multiplies_codes_ ? DType::kF32 : DType::kF16; }
+  /// What attention gives for this layer: its own type where nothing else is made of it, else fp32 (fp16 for many rows).
+  DType source_type(bool many) const;
+
+  /// y [rows, n] = input * weight + bias (+ residual). y: fp32, fp16 or bf16.
+  void run(const DeviceSource& source, const InputScratch& scratch, const Tensor& y, cuda::Stream stream, const std::optional<Tensor>& residual = {}) const;
+
+ private:
+  struct Piece {
+    std::variant<cuda::DeviceWeight, cuda::Fp8Matrix, cuda::Int8Matrix> weight;
+    std::int64_t first = 0, n = 0;
+    std::optional<Tensor> bias{};
+  };
+  void add(const cuda::DeviceQuantized& weight, const std::optional<Tensor>& bias, cuda::Stream stream);
+  void set_rounding(const InputRounding& rounding);
+  bool takes_codes() const { return !pieces_.empty() && !std::holds_alternative<cuda::DeviceWeight>(pieces_.front().weight); }
+  void run_values(const Tensor& x, const InputScratch& scratch, const Tensor& y, cuda::Stream stream, const std::optional<Tensor>& residual) const;
+  void run_codes(const DeviceSource& source, const InputScratch& scratch, const Tensor& y, cuda::Stream stream, const std::optional<Tensor>& residual) const;
+
+  std::int64_t n_ = 0, k_ = 0;
+  DType input_ = DType::kF16;
+  std::optional<Scheme> rounding_{};       ///< of the input
+  std::optional<Tensor> static_scale_{};   ///< fp32 [1]
+  bool multiplies_codes_ = false;          ///< fp8 or int8 on both sides; else rounded values in 16 bits are multiplied
+  std::vector<Piece> pieces_;
+};
+
+/// The input of a layer in a type, in `to` unless it is there already.
+Tensor source_values(const DeviceSource& source, DType type, const Buffer& to, cuda::Stream stream);
+
+}  // namespace narrow::model

@@ -1,0 +1,231 @@
+// The executor on a CUDA device against the CPU's: every architecture, caches, schemes, batches; prompts and single tokens; sampling.
+#include <cmath>
+
+#include "harness.h"
+#include "kernels/cuda/decoder/decoder.h"
+#include "device/cuda/runtime.h"
+#include "model/small_model.h"
+#include "narrow/evaluate.h"
+#include "narrow/generate.h"
+#include "narrow/model.h"
+
+namespace narrow::cuda::testing {
+namespace {
+
+Tensor read_at_once(const Model& model, const std::vector<std::int32_t>& tokens, const std::string& cache) {
+  KvCache kv = model.make_cache(KvCache::parse_scheme(cache));
+  const Sequence sequence{tokens, &kv};
+  return model.forward({&sequence, 1});
+}
+
+/// ||a - b|| / ||a||.
+double distance(const Tensor& a, const Tensor& b) {
+  EXPECT_EQ(a.shape(), b.shape());
+  double squares = 0.0, all = 0.0;
+  for (std::int64_t i = 0; i < a.size(); ++i) {
+    const double x = static_cast<double>(a.as<float>()[i]), y = static_cast<double>(b.as<float>()[i]);
+    squares += (x - y) * (x - y);
+    all += x * x;
+  }
+  return std::sqrt(squares / all);
+}
+
+Tensor last_row(const Tensor& x) {
+  const std::int64_t cols = x.shape().back();
+  return Tensor::borrow(x.as<float>() + x.size() - cols, DType::kF32, {1, cols});
+}
+
+/// Inputs of products are rounded to fp16 here, by 2^-11 of a value at most, and not on the CPU: seven times in two layers and once before
+/// the head. Prompts of more than 64 rows round everything between products as well: q, k, v, the weights of attention, gate, up and what is
+/// added to the stream, twice as often and with the products' own amplification.
+constexpr double kFewBound = 4 * 0x1p-11, kManyBound = 16 * 0x1p-11;
+
+class EveryArchitecture : public ::testing::TestWithParam<test::Decoder> {};
+
+TEST_P(EveryArchitecture, GivesTheLogitsOfTheCpu) {
+  NARROW_REQUIRE_DEVICE();
+  const test::TemporaryDirectory place;
+  test::write_decoder(place / "model", GetParam());
+  const Model cpu = open_model(place / "model"), gpu = open_model(place / "model", {.device = kDevice});
+  ASSERT_EQ(gpu.device(), kDevice);
+  const auto tokens = test::random_tokens(150, GetParam().vocabulary, 1), few = test::random_tokens(23, GetParam().vocabulary, 2);
+  for (const char* cache : {"fp32", "fp16"}) {
+    SCOPED_TRACE(cache);
+    EXPECT_LT(distance(read_at_once(cpu, few, cache), read_at_once(gpu, few, cache)), kFewBound) << "few rows";
+    EXPECT_LT(distance(read_at_once(cpu, tokens, cache), read_at_once(gpu, tokens, cache)), kManyBound) << "tiles";
+  }
+  // A prompt in pieces, then one token at a time, beside another sequence.
+  if (cpu.config().rope.kind == RopeConfig::Kind::kDynamic) return;
+  const Tensor whole = read_at_once(cpu, tokens, "fp16");
+  KvCache kv = gpu.make_cache(KvCache::parse_scheme("fp16")), other = gpu.make_cache(KvCache::parse_scheme("fp16"));
+  std::size_t done = 0;
+  for (const std::size_t step : {70u, 1u, 1u, 66u, 1u, 11u}) {
+    const Sequence part[] = {{few, &other}, {std::span(tokens).subspan(done, step), &kv}};
+    other.truncate(0);
+    done += step;
+    const Tensor last = gpu.forward(part, Logits::kLast);
+    const Tensor expected =
+        Tensor::borrow(whole.as<float>() + static_cast<std::int64_t>(done - 1) * GetParam().vocabulary, DType::kF32, {1, GetParam().vocabulary});
+    EXPECT_LT(distance(expected, last_row(last)), kManyBound) << "after " << done;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Decoder, EveryArchitecture,
+    ::testing::Values(test::Decoder{}, test::Decoder{.type = "mistral", .extra = R"("sliding_window": 9,)"},
+                      test::Decoder{.type = "qwen2", .tied = true, .biases = true}, test::Decoder{.type = "qwen3", .head_dim = 32},
+                      test::Decoder{.extra = R"("rope_scaling": {"rope_type": "dynamic", "factor": 2.0},)", .dtype = DType::kF32},
+                      test::Decoder{.heads = 3, .kv_heads = 1, .head_dim = 10, .dtype = DType::kF16},
+                      test::Decoder{.hidden = 192, .intermediate = 200, .heads = 6, .kv_heads = 6, .head_dim = 128, .vocabulary = 331},
+                      test::Decoder{.type = "mistral", .extra = R"("sliding_window": 70,)", .heads = 10, .kv_heads = 2, .head_dim = 72},
+                      test::Decoder{.heads = 2, .kv_heads = 1, .head_dim = 192}),
+    [](const auto& decoder) { return decoder.param.type + std::to_string(decoder.index); });
+
+TEST(Decoder, NarrowCachesAreTheCpus) {
+  NARROW_REQUIRE_DEVICE();
+  const test::TemporaryDirectory place;
+  test::write_decoder(place / "model", {});
+  const Model cpu = open_model(place / "model"), gpu = open_model(place / "model", {.device = kDevice});
+  const auto tokens = test::random_tokens(100, 96, 3), few = test::random_tokens(40, 96, 3);
+  for (const auto& [cache, bound] : {std::pair{"bf16", 4e-3}, {"int8:row", 1e-2}, {"fp8_e4m3:row", 4e-2}}) {
+    SCOPED_TRACE(cache);
+    // Another rounding of a key by one input in 2^12 may round to the next code: the bound is a share of the code's own step.
+    EXPECT_LT(distance(read_at_once(cpu, few, cache), read_at_once(gpu, few, cache)), bound);
+    EXPECT_LT(distance(read_at_once(cpu, tokens, cache), read_at_once(gpu, tokens, cache)), bound);
+  }
+  EXPECT_THROW(gpu.make_cache(Scheme::parse("int4:row")), Unsupported);
+}
+
+TEST(Decoder, EverySchemeGivesTheLogitsOfTheCpu) {
+  NARROW_REQUIRE_DEVICE();
+  const test::TemporaryDirectory place;
+  test::write_decoder(place / "model", {.hidden = 128, .intermediate = 256, .heads = 4, .kv_heads = 2, .head_dim = 32});
+  const auto tokens = test::random_tokens(90, 96, 4), few = test::random_tokens(9, 96, 5);
+  for (const auto& [scheme, activations] : {std::pair{"int8:row", ""},
+                                            {"int4:block32:asym", ""},
+                                            {"fp6_e3m2:row", ""},
+                                            {"fp5_e2m2:row", ""},
+                                            {"fp4_e2m1:tensor", ""},
+                                            {"fp3_e2m0:row", ""},
+                                            {"fp8_e4m3:128x128", ""},
+                                            {"nvfp4", ""},
+                                            {"mxfp4", ""},
+                                            {"msfp12", ""},
+                                            {"nf4:block64", ""},
+                                            {"int8:row", "int8:row:dynamic"},
+                                            {"int8:tensor", "int8:row:dynamic"},
+                                            {"fp8_e4m3:row", "fp8_e4m3:row:dynamic"},
+                                            {"fp8_e4m3:128x128", "fp8_e4m3:block128:dynamic"},
+                                            {"int4:block32", "int8:row:dynamic"},
+                                            {"mxfp4", "mxfp4:dynamic"}}) {
+    SCOPED_TRACE(::testing::Message() << scheme << " " << activations);
+    Recipe recipe{.scheme = Scheme::parse(scheme)};
+    if (*activations != '\0') recipe.activations = ActivationRecipe{.scheme = ActivationScheme::parse(activations)};
+    const Model cpu = open_model(place / "model", {.recipe = recipe}), gpu = open_model(place / "model", {.device = kDevice, .recipe = recipe});
+    EXPECT_EQ(cpu.bits_per_weight(), gpu.bits_per_weight());
+    for (const auto& [text, bound] : {std::pair{&few, kFewBound}, {&tokens, kManyBound}}) {
+      const Tensor expected = read_at_once(cpu, *text, "fp16");
+      // Inputs that are rounded to codes may meet another code: that costs less than rounding does.
+      double most = bound;
+      if (recipe.activations) most = distance(read_at_once(open_model(place / "model", {.recipe = Recipe{.scheme = recipe.scheme}}), *text, "fp16"), expected);
+      EXPECT_LT(distance(expected, read_at_once(gpu, *text, "fp16")), most) << text->size() << " rows";
+    }
+  }
+}
+
+TEST(Decoder, ObserversSeeTheInputs) {
+  NARROW_REQUIRE_DEVICE();
+  const test::TemporaryDirectory place;
+  test::write_decoder(place / "model", {});
+  const auto tokens = test::random_tokens(80, 96, 6);
+  std::vector<std::pair<std::string, Tensor>> seen[2];
+  for (int i = 0; i < 2; ++i) {
+    const Model model = open_model(place / "model", {.device = i == 0 ? Device::cpu() : kDevice});
+    KvCache kv = model.make_cache(KvCache::parse_scheme("fp16"));
+    const Sequence sequence{tokens, &kv};
+    model.forward({&sequence, 1}, Logits::kLast, [&](std::span<const std::string> modules, const Tensor& x) {
+      for (const std::string& module : modules) seen[i].emplace_back(module, convert(x, DType::kF32));
+    });
+  }
+  ASSERT_EQ(seen[0].size(), 14u);
+  ASSERT_EQ(seen[0].size(), seen[1].size());
+  for (std::size_t i = 0; i < seen[0].size(); ++i) {
+    EXPECT_EQ(seen[0][i].first, seen[1][i].first);
+    EXPECT_LT(distance(seen[0][i].second, seen[1][i].second), kManyBound) << seen[0][i].first;
+  }
+}
+
+TEST(Decoder, GeneratesTheSameTokens) {
+  NARROW_REQUIRE_DEVICE();
+  const test::TemporaryDirectory place;
+  test::write_decoder(place / "model", {});
+  GenerateOptions options{.tokens = 40, .cache = KvCache::parse_scheme("fp16"), .stop_at_end = false};
+  const auto prompt = test::random_tokens(5, 96, 7);
+  const Model gpu = open_model(place / "model", {.device = kDevice});
+  const Generation a = generate(open_model(place / "model"), prompt, options), b = generate(gpu, prompt, options);
+  EXPECT_EQ(a.tokens, b.tokens);
+  int seen = 0;
+  const Generation stopped = generate(gpu, prompt, options, [&](std::int32_t) { return ++seen < 7; });
+  EXPECT_EQ(stopped.tokens, std::vector<std::int32_t>(a.tokens.begin(), a.tokens.begin() + 7));
+  options.sampling = {.temperature = 0.9, .top_k = 20, .top_p = 0.9, .seed = 5};
+  EXPECT_EQ(generate(gpu, prompt, options).tokens, generate(gpu, prompt, options).tokens);
+}
+
+/// The draws of the device are those of the CPU's sample, logit for logit.
+TEST(Decoder, DrawsAsTheCpuDoes) {
+  NARROW_REQUIRE_DEVICE();
+  const OwnedStream stream;
+  constexpr std::int64_t kVocabulary = 5003;
+  Tensor logits = random_values(DType::kF32, {3, kVocabulary}, Values::kNormal, 11);
+  for (std::int64_t i = 0; i < kVocabulary; ++i) logits.as<float>()[kVocabulary + i] = std::round(logits.as<float>()[kVocabulary + i]);  // ties
+  const Tensor device = to_device(logits, kDevice, stream), state = Tensor::empty(DType::kI32, {2, 3}, kDevice);
+  for (const SampleOptions& options : {SampleOptions{}, SampleOptions{.temperature = 1.0}, SampleOptions{.temperature = 0.7, .top_k = 50},
+                                       SampleOptions{.temperature = 1.3, .top_p = 0.8}, SampleOptions{.temperature = 0.9, .top_k = 300, .top_p = 0.6, .seed = 9},
+                                       SampleOptions{.temperature = 2.0, .top_k = 1}}) {
+    set_bytes(state.data(), 0, state.byte_size(), stream);
+    for (std::uint64_t step = 0; step < 20; ++step) {
+      SampleProblem problem;
+      problem.logits = device.as<float>();
+      problem.rows = 3;
+      problem.vocabulary = kVocabulary;
+      problem.temperature = options.temperature;
+      problem.top_k = options.top_k;
+      problem.top_p = options.top_p;
+      problem.seed = options.seed;
+      problem.tokens = state.as<std::int32_t>();
+      problem.step = state.as<std::int32_t>() + 3;
+      check(launch_sample(problem, stream), "sample");
+      const Tensor tokens = to_host(state, stream);
+      for (int row = 0; row < 3; ++row) {
+        const std::int32_t expected = sample({logits.as<float>() + row * kVocabulary, kVocabulary}, options, step);
+        EXPECT_EQ(tokens.as<std::int32_t>()[row], expected) << "row " << row << ", step " << step << ", temperature " << options.temperature;
+        EXPECT_EQ(tokens.as<std::int32_t>()[3 + row], static_cast<std::int32_t>(step) + 1);
+      }
+    }
+  }
+}
+
+TEST(Decoder, BadCallsAreRefused) {
+  NARROW_REQUIRE_DEVICE();
+  const test::TemporaryDirectory place;
+  test::write_decoder(place / "model", {});
+  const Model cpu = open_model(place / "model"), gpu = open_model(place / "model", {.device = kDevice});
+  KvCache on_cpu = cpu.make_cache(), on_gpu = gpu.make_cache();
+  const std::vector<std::int32_t> good{1, 2}, bad{1, 96}, none;
+  const auto call = [](const Model& model, std::vector<Sequence> sequences) { return model.forward(sequences); };
+  EXPECT_THROW(call(gpu, {{good, &on_cpu}}), InvalidArgument);
+  EXPECT_THROW(call(cpu, {{good, &on_gpu}}), InvalidArgument);
+  EXPECT_THROW(call(gpu, {{bad, &on_gpu}}), InvalidArgument);
+  EXPECT_THROW(call(gpu, {{none, &on_gpu}}), InvalidArgument);
+  EXPECT_THROW(call(gpu, {{good, &on_gpu}, {good, &on_gpu}}), InvalidArgument);
+  EXPECT_EQ(on_gpu.size(), 0);
+  EXPECT_EQ(call(gpu, {}).size(), 0);
+}
+
+TEST(DecoderWithoutDevice, IsRefusedInOneSentence) {
+  if (device_count() > 0) GTEST_SKIP() << "there is a device";
+  EXPECT_THROW(open_model("nowhere", {.device = kDevice}), Unsupported);
+}
+
+}  // namespace
+}  // namespace narrow::cuda::testing
