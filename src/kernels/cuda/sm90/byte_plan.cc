@@ -19,9 +19,9 @@ constexpr std::array kConfigs = {
     ByteConfig{"128x256_cluster_2x1", 128, 256, 2, 1, 1300, 1200, 3500},
     ByteConfig{"128x256_cluster_2x1_col32", 128, 256, 2, 1, 1350, 1350, 5600, TileUse::kCol32},
     ByteConfig{"128x192_cluster_2x1", 128, 192, 2, 1, 1130, 1130, 2800},
-    ByteConfig{"128x192", 128, 192, 1, 1, 1000, 1000, 3500},
+    ByteConfig{"128x192", 128, 192, 1, 1, 1200, 1200, 3500},
     ByteConfig{"128x128_cluster_2x1", 128, 128, 2, 1, 850, 850, 2840},
-    ByteConfig{"128x128", 128, 128, 1, 1, 640, 640, 3500},
+    ByteConfig{"128x128", 128, 128, 1, 1, 850, 640, 3500},
     ByteConfig{"128x64", 128, 64, 1, 1, 511, 430, 2100},
     ByteConfig{"64x256", 64, 256, 1, 1, 1300, 1300, 3000},
     ByteConfig{"64x64", 64, 64, 1, 1, 457, 400, 2300},
@@ -31,7 +31,7 @@ constexpr std::array kConfigs = {
 };
 
 constexpr int kTileK = 128, kMostParts = 3, kLargestPartedTile = 128 * 64;
-constexpr double kCyclesPerMicrosecond = 1700.0, kStartCycles = 2900.0, kPartCycles = 3500.0, kPartCyclesEach = 700.0,
+constexpr double kCyclesPerMicrosecond = 1700.0, kStartCycles = 2900.0, kPartCycles = 5840.0, kPartCyclesEach = 710.0,
                  kWideCyclesPerElement = 0.08;
 /// Of the kernel of few rows: microseconds, and bytes of B per microsecond; fp8 of more than 8 rows converts too much.
 constexpr double kFewRowsStart = 3.0, kFewRowsBytes = 3.9e6, kFewRowsBytesSlow = 2.6e6;
