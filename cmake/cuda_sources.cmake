@@ -24,6 +24,7 @@ target_sources(narrow PRIVATE
   kernels/cuda/int8_product_any.cu
   kernels/cuda/int8_product_mma.cu
   kernels/cuda/layout.cu
+  kernels/cuda/library_product.cc
   kernels/cuda/msfp_prepare.cu
   kernels/cuda/msfp_product_any.cu
   kernels/cuda/quantize_blocks.cu
@@ -42,7 +43,7 @@ target_sources(narrow PRIVATE
 target_compile_options(narrow PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -fmad=false -Xcompiler=-Wall,-Wextra -Xcudafe=--diag_suppress=20012>)
 # The runtime is linked in: a machine without CUDA loads the library all the same.
-target_link_libraries(narrow PRIVATE CUDA::cudart_static)
+target_link_libraries(narrow PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
 
 # Hopper's own kernels: one target (wgmma and setmaxnreg exist in sm_90a alone), fp8 products in the compiler's own contraction.
 add_library(narrow_sm90 OBJECT

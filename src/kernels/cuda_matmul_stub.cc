@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/byte_prepare.h"
 #include "kernels/cuda/byte_product.h"
+#include "kernels/cuda/library_product.h"
 #include "narrow/error.h"
 
 namespace narrow::cuda {
@@ -23,6 +24,10 @@ int launch_fp8_product_any(const ByteProblem&, Stream) { refuse(); }
 ByteDevice byte_device() { refuse(); }
 int launch_int8_product_mma(const ByteProblem&, Stream) { refuse(); }
 int launch_int8_product_any(const ByteProblem&, Stream) { refuse(); }
+std::string_view library_refuses(const ByteProblem&) { refuse(); }
+bool library_takes(const ByteProblem&) { refuse(); }
+double estimate_library_product(const ByteProblem&) { refuse(); }
+int launch_library_product(const ByteProblem&, Stream) { refuse(); }
 int launch_pad_rows(const std::uint8_t*, std::int64_t, std::int64_t, std::uint8_t*, std::int64_t, std::uint8_t, Stream) { refuse(); }
 int launch_row_sums(const std::int8_t*, std::int64_t, std::int64_t, std::int64_t, std::int32_t*, Stream) { refuse(); }
 int launch_signed_zero_points(const std::uint8_t*, std::int64_t, std::int32_t*, Stream) { refuse(); }

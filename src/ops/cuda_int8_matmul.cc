@@ -7,13 +7,15 @@
 
 #include "device/cuda/runtime.h"
 #include "kernels/cuda/byte_prepare.h"
+#include "kernels/cuda/library_product.h"
 #include "narrow/error.h"
 #include "ops/cuda_matmul.h"
 
 namespace narrow::cuda {
 namespace {
 
-constexpr std::string_view kPrefix = "sm90_matmul_int8_int8_", kMmaName = "mma_matmul_int8_int8", kAnyName = "any_matmul_int8_int8";
+constexpr std::string_view kPrefix = "sm90_matmul_int8_int8_", kLibraryName = "cublaslt_matmul_int8_int8",
+                           kMmaName = "mma_matmul_int8_int8", kAnyName = "any_matmul_int8_int8";
 constexpr std::int64_t kAlignment = 16;
 /// So long that no sum of products of signed codes, or of 8-bit differences from zero points, leaves 32 bits.
 constexpr std::int64_t kMostSymmetricK = 131072, kMostAsymmetricK = 32768;
@@ -79,8 +81,9 @@ ByteEpilogue epilogue_of(const Tensor& y, std::int64_t n, const Int8MatmulOption
   return e;
 }
 
-std::vector<MatmulChoice> choices_for(const ByteProblem& problem, const ByteDevice& device, bool has_mma) {
+std::vector<MatmulChoice> choices_for(const ByteProblem& problem, const ByteDevice& device, bool has_mma, bool here) {
   std::vector<MatmulChoice> choices = hopper_choices(problem, device, kPrefix);
+  add_library_choice(choices, problem, device, kLibraryName, here);
   const bool chosen = std::any_of(choices.begin(), choices.end(), [](const MatmulChoice& c) { return c.chosen; });
   const bool takes = has_mma && !problem.a_is_col32;
   choices.push_back({std::string(kMmaName), "sm_80", takes, takes && !chosen,
@@ -149,6 +152,8 @@ void matmul(const Int8Matrix& x, const Int8Matrix& w, const Tensor& y, Stream st
   const ByteDevice device = byte_device();
   // A product over no columns is an empty sum: the simple kernel writes the epilogue of zero.
   const bool any = options.kernel == kAnyName || problem.k == 0, mma = options.kernel == kMmaName;
+  if (options.kernel == kLibraryName || (!any && !mma && device.is_hopper))
+    if (is_for_library(problem, device, kLibraryName, options.kernel)) return check(launch_library_product(problem, stream), kLibraryName);
   if (!any && !mma && device.is_hopper)
     return check(launch_byte_product(problem, hopper_plan(problem, device, kPrefix, options.kernel), stream), "matmul");
   if (mma && (problem.a_is_col32 || !device.has_mma))
@@ -167,6 +172,7 @@ void linear(const FusedInput& input, const FusedOutput& x, const Int8Matrix& w, 
 std::vector<std::string> int8_matmul_kernel_names() {
   std::vector<std::string> names;
   for (const ByteConfig& config : byte_configs()) names.push_back(std::string(kPrefix).append(config.name));
+  names.emplace_back(kLibraryName);
   names.emplace_back(kMmaName);
   names.emplace_back(kAnyName);
   return names;
@@ -176,7 +182,7 @@ std::vector<MatmulChoice> explain_matmul(const Int8Matrix& x, const Int8Matrix& 
   const ByteProblem problem = int8_problem(x, w, y, options);
   const DeviceGuard guard(x.device().index);
   const ByteDevice device = byte_device();
-  return choices_for(problem, device, device.has_mma);
+  return choices_for(problem, device, device.has_mma, true);
 }
 
 std::vector<MatmulChoice> explain_int8_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, int multiprocessors) {
@@ -187,7 +193,7 @@ std::vector<MatmulChoice> explain_int8_matmul(std::int64_t m, std::int64_t n, st
   problem.m = static_cast<int>(m);
   problem.n = static_cast<int>(n);
   problem.k = static_cast<int>(k);
-  return choices_for(problem, {true, true, multiprocessors}, true);
+  return choices_for(problem, {true, true, multiprocessors}, true, false);
 }
 
 }  // namespace narrow::cuda

@@ -9,12 +9,13 @@
 
 #include "device/cuda/runtime.h"
 #include "kernels/cuda/byte_prepare.h"
+#include "kernels/cuda/library_product.h"
 #include "narrow/error.h"
 
 namespace narrow::cuda {
 namespace {
 
-constexpr std::string_view kPrefix = "sm90_matmul_fp8_fp8_", kAnyName = "any_matmul_fp8_fp8";
+constexpr std::string_view kPrefix = "sm90_matmul_fp8_fp8_", kLibraryName = "cublaslt_matmul_fp8_fp8", kAnyName = "any_matmul_fp8_fp8";
 constexpr std::int64_t kBlock = 128, kAlignment = 16, kMostGroups = 65536;
 
 void require(bool condition, std::string_view sentence) {
@@ -137,8 +138,9 @@ void set_groups(ByteProblem& p, const Fp8Matrix& x, const Fp8Matrix& w, const Te
 
 std::string row_name(int config) { return std::string(kPrefix).append(byte_configs()[static_cast<std::size_t>(config)].name); }
 
-std::vector<MatmulChoice> choices_for(const ByteProblem& problem, const ByteDevice& device) {
+std::vector<MatmulChoice> choices_for(const ByteProblem& problem, const ByteDevice& device, bool here) {
   std::vector<MatmulChoice> choices = hopper_choices(problem, device, kPrefix);
+  add_library_choice(choices, problem, device, kLibraryName, here);
   const bool chosen = std::none_of(choices.begin(), choices.end(), [](const MatmulChoice& c) { return c.chosen; });
   choices.push_back({std::string(kAnyName), "any", true, chosen, "without tensor cores: about a hundred times slower"});
   return choices;
@@ -174,6 +176,32 @@ BytePlan hopper_plan(const ByteProblem& problem, const ByteDevice& device, std::
     return make_byte_plan(problem, i, kSomeParts, device.multiprocessors);
   }
   throw InvalidArgument(fmt::format("matmul: there is no CUDA kernel '{}'", kernel));
+}
+
+void add_library_choice(std::vector<MatmulChoice>& choices, const ByteProblem& problem, const ByteDevice& device, std::string_view name,
+                        bool here) {
+  std::string_view refusal = device.is_hopper ? library_refuses(problem) : "the device is not a Hopper";
+  if (refusal.empty() && here && !library_takes(problem)) refusal = "the library refuses it";
+  MatmulChoice row{std::string(name), "cuBLASLt", refusal.empty(), false, std::string(refusal)};
+  if (row.accepted) {
+    const double estimate = estimate_library_product(problem);
+    row.chosen = estimate < estimate_byte_plan(problem, choose_byte_plan(problem, device.multiprocessors));
+    row.reason = fmt::format("about {:.1f} us", estimate);
+    if (row.chosen)
+      for (MatmulChoice& other : choices) other.chosen = false;
+  }
+  choices.push_back(std::move(row));
+}
+
+bool is_for_library(const ByteProblem& problem, const ByteDevice& device, std::string_view name, std::string_view kernel) {
+  if (kernel == name) {
+    if (!device.is_hopper || !library_takes(problem))
+      throw Unsupported(fmt::format("matmul: the kernel {} does not take this product", kernel));
+    return true;
+  }
+  return kernel.empty() && library_refuses(problem).empty() &&
+         estimate_library_product(problem) < estimate_byte_plan(problem, choose_byte_plan(problem, device.multiprocessors)) &&
+         library_takes(problem);
 }
 
 /// Bias and residual of a product into y [.., n].
@@ -243,6 +271,7 @@ void matmul(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, Stream stre
   const ByteDevice device = byte_device();
   // A product over no columns is an empty sum: the simple kernel writes the epilogue of zero.
   if (!device.is_hopper || options.kernel == kAnyName || problem.k == 0) return check(launch_fp8_product_any(problem, stream), kAnyName);
+  if (is_for_library(problem, device, kLibraryName, options.kernel)) return check(launch_library_product(problem, stream), kLibraryName);
   const BytePlan plan = hopper_plan(problem, device, kPrefix, options.kernel);
   check(launch_byte_product(problem, plan, stream), "matmul");
 }
@@ -250,6 +279,7 @@ void matmul(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, Stream stre
 std::vector<std::string> fp8_matmul_kernel_names() {
   std::vector<std::string> names;
   for (int i = 0; i < static_cast<int>(byte_configs().size()); ++i) names.push_back(row_name(i));
+  names.emplace_back(kLibraryName);
   names.emplace_back(kAnyName);
   return names;
 }
@@ -257,7 +287,7 @@ std::vector<std::string> fp8_matmul_kernel_names() {
 std::vector<MatmulChoice> explain_matmul(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, const Fp8MatmulOptions& options) {
   const ByteProblem problem = fp8_problem(x, w, y, options);
   const DeviceGuard guard(x.device().index);
-  return choices_for(problem, byte_device());
+  return choices_for(problem, byte_device(), true);
 }
 
 std::vector<MatmulChoice> explain_fp8_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, int multiprocessors) {
@@ -270,7 +300,7 @@ std::vector<MatmulChoice> explain_fp8_matmul(std::int64_t m, std::int64_t n, std
   problem.k = static_cast<int>(k);
   const bool tile = weight.granularity == Granularity::block(kBlock, kBlock);
   problem.scaling = is_outer(weight) ? ByteScaling::kOuter : (tile ? ByteScaling::kBlockTile : ByteScaling::kBlockBlock);
-  return choices_for(problem, {true, true, multiprocessors});
+  return choices_for(problem, {true, true, multiprocessors}, false);
 }
 
 }  // namespace narrow::cuda

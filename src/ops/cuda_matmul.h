@@ -18,4 +18,10 @@ std::vector<MatmulChoice> hopper_choices(const ByteProblem& problem, const ByteD
 /// The plan of the row with that name, or of the best one.
 BytePlan hopper_plan(const ByteProblem& problem, const ByteDevice& device, std::string_view prefix, std::string_view kernel);
 
+/// Adds cuBLASLt's row after Hopper's, chosen where its estimate is the lowest. `here`: the device of the table is the current one.
+void add_library_choice(std::vector<MatmulChoice>& choices, const ByteProblem& problem, const ByteDevice& device, std::string_view name,
+                        bool here);
+/// Whether cuBLASLt's row runs the product: asked for by name, or the best one. Throws where it is asked for and does not take it.
+bool is_for_library(const ByteProblem& problem, const ByteDevice& device, std::string_view name, std::string_view kernel);
+
 }  // namespace narrow::cuda

@@ -15,6 +15,7 @@ struct ByteOutput {
   int n;                 ///< columns of D
   bool rows_end_with_d;  ///< no group's last rows are followed by another's
   bool boxed;            ///< boxes of 16 rows x 128 bytes of D leave by tensor copies; no residual, no activation but relu
+  bool plain;            ///< boxed, and no bias, activation or zero points
   bool col32;            ///< D lies in stripes of 32 columns
   std::int64_t d_rows;   ///< of col32
 };
@@ -65,8 +66,9 @@ struct TileTerms {
 };
 
 /// The values of kSums of a thread's sums (as bits of int32 where D is that): rows `row` and row + 8 of the warpgroup's part, columns from
-/// `column` on, two neighbours every eight.
-template <int kSums, class Sum, int kRows, int kColumns, bool kOuter, bool kInteger>
+/// `column` on, two neighbours every eight. kRaw: of int32, without scales. kPlain: without zero points, bias and activation, in straight
+/// code.
+template <bool kRaw, bool kPlain, int kSums, class Sum, int kRows, int kColumns, bool kOuter, bool kInteger>
 __device__ inline void finish_sums(const ByteOutput& out, const TileTerms<kRows, kColumns, kOuter, kInteger>& terms, const Sum* sums,
                                    float (&v)[kSums], int row, int column) {
   const auto two = [&](const auto* values, int i) {
@@ -77,8 +79,9 @@ __device__ inline void finish_sums(const ByteOutput& out, const TileTerms<kRows,
 #pragma unroll
     for (int i = 0; i < kSums; ++i) t[i] = sums[i];
     const ByteOuter& o = out.outer;
-    const int zero[2] = {o.a_zeros != nullptr ? terms.row_zero[row] : 0, o.a_zeros != nullptr ? terms.row_zero[row + 8] : 0};
-    if (o.a_zeros != nullptr) {
+    const int zero[2] = {!kPlain && o.a_zeros != nullptr ? terms.row_zero[row] : 0,
+                         !kPlain && o.a_zeros != nullptr ? terms.row_zero[row + 8] : 0};
+    if (!kPlain && o.a_zeros != nullptr) {
 #pragma unroll
       for (int i = 0; i < kSums; i += 4) {
         const int2 sum = two(terms.sum, i);
@@ -86,7 +89,7 @@ __device__ inline void finish_sums(const ByteOutput& out, const TileTerms<kRows,
         for (int j = 0; j < 4; ++j) t[i + j] -= zero[j / 2] * (j % 2 == 0 ? sum.x : sum.y);
       }
     }
-    if (o.b_zeros != nullptr) {
+    if (!kPlain && o.b_zeros != nullptr) {
       const int rest[2] = {terms.row_sum[row] - o.k * zero[0], terms.row_sum[row + 8] - o.k * zero[1]};
 #pragma unroll
       for (int i = 0; i < kSums; i += 4) {
@@ -95,18 +98,13 @@ __device__ inline void finish_sums(const ByteOutput& out, const TileTerms<kRows,
         for (int j = 0; j < 4; ++j) t[i + j] -= rest[j / 2] * (j % 2 == 0 ? other.x : other.y);
       }
     }
-    if (out.epilogue.out == DType::kI32) {
 #pragma unroll
-      for (int i = 0; i < kSums; ++i) v[i] = __int_as_float(t[i]);
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < kSums; ++i) v[i] = __int2float_rn(t[i]);
+    for (int i = 0; i < kSums; ++i) v[i] = kRaw ? __int_as_float(t[i]) : __int2float_rn(t[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < kSums; ++i) v[i] = sums[i];
   }
-  if constexpr (kOuter) {
+  if constexpr (kOuter && !kRaw) {
     const float of_row[2] = {terms.row_scale[row], terms.row_scale[row + 8]};
 #pragma unroll
     for (int i = 0; i < kSums; i += 4) {
@@ -115,7 +113,7 @@ __device__ inline void finish_sums(const ByteOutput& out, const TileTerms<kRows,
       for (int j = 0; j < 4; ++j) v[i + j] = __fmul_rn(v[i + j], __fmul_rn(of_row[j / 2], __int_as_float(j % 2 == 0 ? scale.x : scale.y)));
     }
   }
-  if (out.epilogue.bias != nullptr) {
+  if (!kPlain && !kRaw && out.epilogue.bias != nullptr) {
 #pragma unroll
     for (int i = 0; i < kSums; i += 4) {
       const int2 bias = two(terms.bias, i);
@@ -123,7 +121,7 @@ __device__ inline void finish_sums(const ByteOutput& out, const TileTerms<kRows,
       for (int j = 0; j < 4; ++j) v[i + j] = __fadd_rn(v[i + j], __int_as_float(j % 2 == 0 ? bias.x : bias.y));
     }
   }
-  if (out.epilogue.activation == Activation::kRelu) {
+  if (!kPlain && !kRaw && out.epilogue.activation == Activation::kRelu) {
 #pragma unroll
     for (int i = 0; i < kSums; ++i) v[i] = fmaxf(v[i], 0.0f);
   }
@@ -146,16 +144,15 @@ __device__ inline std::uint32_t pack16(bool half, float low, float high) {
   return result;
 }
 
-/// 16 rows x kSums * 2 columns of 16-bit values.
-template <int kSums>
-__device__ inline void stage_16_bit(const ByteOutput& out, const float (&v)[kSums], std::byte* staging) {
+/// 16 rows x kSums * 2 columns of 16-bit values: fp16 or bf16.
+template <bool kHalf, int kSums>
+__device__ inline void stage_16_bit(const float (&v)[kSums], std::byte* staging) {
   const int lane = thread_here() % 32, r = lane % 8 + lane / 8 % 2 * 8;
-  const bool half = out.epilogue.out == DType::kF16;
 #pragma unroll
   for (int q = 0; q < kSums / 8; ++q) {
     const float* s = v + q * 8;
-    store_matrices(place_in_box(staging, r, q * 32 + lane / 16 * 16), pack16(half, s[0], s[1]), pack16(half, s[2], s[3]),
-                   pack16(half, s[4], s[5]), pack16(half, s[6], s[7]));
+    store_matrices(place_in_box(staging, r, q * 32 + lane / 16 * 16), pack16(kHalf, s[0], s[1]), pack16(kHalf, s[2], s[3]),
+                   pack16(kHalf, s[4], s[5]), pack16(kHalf, s[6], s[7]));
   }
 }
 
@@ -268,30 +265,35 @@ __device__ inline void store_transposed(const ByteOutput& out, const Sum (&sums)
   }
 }
 
-/// Finishes and stores four neighbouring sums of a row of D, `real` of which exist: the shares of a tile that was cut into parts.
+/// Finishes and stores two sums of neighbouring columns, `real` of which exist, of a tile that was cut into parts; of swapped operands they
+/// are neighbours along D's rows.
 template <bool kSwapped, bool kOuter, class Sum>
-__device__ inline void store_four(const ByteOutput& out, const Sum (&sums)[4], std::int64_t row, int column, int real) {
-  const auto a = [&](int i) { return kSwapped ? std::int64_t{column} + i : row; };
-  const auto b = [&](int i) { return kSwapped ? row : std::int64_t{column} + i; };
+__device__ inline void store_two(const ByteOutput& out, Sum first, Sum second, int row, int column, int real) {
   const bool half = out.epilogue.out == DType::kF16;
-  if (!out.boxed || out.col32 || !(half || out.epilogue.out == DType::kBf16)) {
+  if (kSwapped || !out.boxed || out.col32 || !(half || out.epilogue.out == DType::kBf16)) {
 #pragma unroll 1
-    for (int i = 0; i < min(4, real); ++i)
-      store_sum<kOuter>(out, i < 2 ? (i == 0 ? sums[0] : sums[1]) : (i == 2 ? sums[2] : sums[3]), row, column + i, a(i), b(i));
+    for (int i = 0; i < min(2, real); ++i) {
+      const Sum sum = i == 0 ? first : second;
+      if constexpr (kSwapped)
+        store_sum<kOuter>(out, sum, column + i, row, row, column + i);
+      else
+        store_sum<kOuter>(out, sum, row, column + i, row, column + i);
+    }
     return;
   }
-  const std::int64_t at = row * out.pitch + column;
-  float v[4];
+  const Sum sums[2] = {first, second};
+  const std::int64_t at = std::int64_t{row} * out.pitch + column;
+  float v[2];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 2; ++i) {
     if constexpr (std::is_same_v<Sum, int>)
-      v[i] = __int2float_rn(without_zero_points(out.outer, sums[i], a(i), b(i)));
+      v[i] = __int2float_rn(without_zero_points(out.outer, sums[i], row, column + i));
     else
       v[i] = sums[i];
-    if constexpr (kOuter) v[i] = __fmul_rn(v[i], outer_scale(out.outer, a(i), b(i)));
+    if constexpr (kOuter) v[i] = __fmul_rn(v[i], outer_scale(out.outer, row, column + i));
     v[i] = finish_value(out.epilogue, out.d, v[i], column + i, at + i, 0);
   }
-  *reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(out.d) + at) = {pack16(half, v[0], v[1]), pack16(half, v[2], v[3])};
+  *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(out.d) + at) = pack16(half, v[0], v[1]);
 }
 
 }  // namespace narrow::cuda::sm90

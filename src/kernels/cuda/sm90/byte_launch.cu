@@ -133,6 +133,8 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   // Boxes of bytes have 128 columns; divisions of a plain range.
   const bool bytes_fit = element_bytes > 1 || (c.tile_n % 128 == 0 && c.tile_m >= 128 && e.out_scale >= 0x1p-40f && e.out_scale <= 0x1p40f);
   const bool boxed = aligned && simple && bytes_fit;
+  const bool plain =
+      boxed && e.bias == nullptr && e.activation == Activation::kNone && problem.a_zeros == nullptr && problem.b_zeros == nullptr;
   if (boxed && !problem.d_is_col32) {
     const int box_columns = 128 / element_bytes;
     encoded = encoded &&
@@ -168,6 +170,7 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
                 .n = right,
                 .rows_end_with_d = problem.grouping == ByteGrouping::kNone,
                 .boxed = boxed,
+                .plain = plain,
                 .col32 = problem.d_is_col32,
                 .d_rows = problem.m};
   params.b_scales = problem.b_scales;

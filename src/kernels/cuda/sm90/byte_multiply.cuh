@@ -147,58 +147,6 @@ struct Consumer {
     }
   }
 
-  /// Strips of 64 columns take the sets of accumulators in turn. The last strip of a block is promoted under the first one of the next.
-  /// Between two blocks a warpgroup has no products in flight; the second one starts half a block after the first (in their first tile,
-  /// `begin`, and so ever after), so that the other's run meanwhile.
-  __device__ void multiply_from_registers(Sums& sums, int blocks, int scale_row, bool early, bool begin) {
-    constexpr int kStripsN = T::kGroupN / 64, kSets = kStripsN == 3 ? 3 : 2, kLast = kStripsN - 1;
-    float accumulators[kSets][32];
-    BlockFactors<T> factors;
-    float before[2] = {0.0f, 0.0f};  // factors of the block before, of its last strip
-#pragma unroll
-    for (int i = 0; i < 32; ++i) accumulators[kLast % kSets][i] = 0.0f;
-    const int row = lane % 16;
-    const std::uint32_t fragments = shared_address(shared.a(0)) + (group_m * T::kGroupM + warp * 16 + row) * 128;
-    const auto promote = [&](float(&from)[32], float low, float high, float* to) {
-      pin(from);
-#pragma unroll
-      for (int i = 0; i < 32; ++i) to[i] = __fmaf_rn(from[i], i / 2 % 2 == 0 ? low : high, to[i]);
-    };
-    if (begin && group == 1) shared.turn[1].wait(0);
-    for (int block = 0; block < blocks; ++block) {
-      shared.full[at.stage].wait(at.parity);
-      std::uint32_t a[4][4];
-#pragma unroll
-      for (int step = 0; step < 4; ++step)
-        load_matrices(fragments + at.stage * T::kStageBytes + ((step * 2 + lane / 16) ^ (row % 8)) * 16, a[step]);
-      factors.load(shared, at.stage, scale_row, 0, early);
-      const std::uint32_t b = first_b + offset_of(at.stage);
-#pragma unroll
-      for (int strip = 0; strip < kStripsN; ++strip) {
-        float(&into)[32] = accumulators[strip % kSets];
-        pin(into);
-        wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < 4; ++step) wgmma<T::kPair>(into, a[step], operand(b + strip * (64 * 128 / 16) + step * 2), step > 0);
-        wgmma_commit();
-        if (strip == kStripsN / 2 - 1 && begin && block == 0 && group == 0 && lane == 0) shared.turn[1].arrive();
-        wgmma_wait<1>();  // strip 0: of nothing, but without it the compiler waits for everything
-        if (strip == 0) {
-          promote(accumulators[kLast % kSets], before[0], before[1], sums[0] + kLast * 32);
-        } else {
-          const int done = strip - 1, column = BlockFactors<T>::column(done);
-          promote(accumulators[done % kSets], factors.of[0][0][column], factors.of[0][1][column], sums[0] + done * 32);
-        }
-      }
-      before[0] = factors.of[0][0][BlockFactors<T>::column(kLast)];
-      before[1] = factors.of[0][1][BlockFactors<T>::column(kLast)];
-      wgmma_wait<0>();
-      release(at.stage);
-      at.advance();
-    }
-    promote(accumulators[kLast % kSets], before[0], before[1], sums[0] + kLast * 32);
-  }
-
   __device__ void multiply_in_strips(Sums& sums, int blocks, int scale_row, bool early) {
     BlockFactors<T> factors;
     shared.full[at.stage].wait(at.parity);

@@ -15,30 +15,28 @@ namespace {
 
 //         name                         tile    cluster  cycles of a block: promoted, direct; of the end
 constexpr std::array kConfigs = {
-    ByteConfig{"256x128_cluster_1x2", 256, 128, 1, 2, 1400, 1400, 5600},
-    ByteConfig{"128x256_cluster_2x1", 128, 256, 2, 1, 1221, 1080, 5600},
+    ByteConfig{"256x128_cluster_1x2", 256, 128, 1, 2, 1490, 1400, 5000},
+    ByteConfig{"128x256_cluster_2x1", 128, 256, 2, 1, 1300, 1200, 3500},
     ByteConfig{"128x256_cluster_2x1_col32", 128, 256, 2, 1, 1350, 1350, 5600, TileUse::kCol32},
-    ByteConfig{"128x192_cluster_2x1", 128, 192, 2, 1, 914, 914, 5400},
-    ByteConfig{"128x192", 128, 192, 1, 1, 1185, 1185, 7000},
+    ByteConfig{"128x192_cluster_2x1", 128, 192, 2, 1, 1130, 1130, 2800},
+    ByteConfig{"128x192", 128, 192, 1, 1, 1200, 1200, 3500},
     ByteConfig{"128x128_cluster_2x1", 128, 128, 2, 1, 850, 850, 2840},
-    ByteConfig{"128x128", 128, 128, 1, 1, 840, 640, 2840},
-    ByteConfig{"128x64", 128, 64, 1, 1, 477, 400, 2670},
-    ByteConfig{"64x256", 64, 256, 1, 1, 1500, 1500, 3000},
-    ByteConfig{"64x64", 64, 64, 1, 1, 439, 400, 1660},
+    ByteConfig{"128x128", 128, 128, 1, 1, 850, 640, 3500},
+    ByteConfig{"128x64", 128, 64, 1, 1, 511, 430, 2100},
+    ByteConfig{"64x256", 64, 256, 1, 1, 1300, 1300, 3000},
+    ByteConfig{"64x64", 64, 64, 1, 1, 457, 400, 2300},
     ByteConfig{"swapped_128x16", 128, 16, 1, 1, 760, 760, 1660, TileUse::kSwapped},
     ByteConfig{"swapped_128x32", 128, 32, 1, 1, 780, 780, 1660, TileUse::kSwapped},
     ByteConfig{"few_rows", 16, 16, 1, 1, 0, 0, 0, TileUse::kFewRows},
 };
 
-constexpr int kTileK = 128, kMostParts = 3;
-constexpr double kCyclesPerMicrosecond = 1700.0, kStartCycles = 2900.0, kPartCycles = 5840.0, kPartCyclesEach = 710.0;
+constexpr int kTileK = 128, kMostParts = 3, kLargestPartedTile = 128 * 64;
+constexpr double kCyclesPerMicrosecond = 1700.0, kStartCycles = 2900.0, kPartCycles = 5840.0, kPartCyclesEach = 710.0,
+                 kWideCyclesPerElement = 0.08;
 /// Of the kernel of few rows: microseconds, and bytes of B per microsecond; fp8 of more than 8 rows converts too much.
 constexpr double kFewRowsStart = 3.0, kFewRowsBytes = 3.9e6, kFewRowsBytesSlow = 2.6e6;
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
-
-/// Thread blocks that run at once in clusters of `parts`: larger clusters leave multiprocessors over in every cluster of multiprocessors.
-int room_for(int parts, int multiprocessors) { return parts < 4 ? multiprocessors : multiprocessors * 7 / 8; }
 
 /// Rows of one group on average; of kRowCounts the most that there can be.
 std::int64_t rows_per_group(const ByteProblem& p) {
@@ -56,9 +54,8 @@ BytePlan make_byte_plan(const ByteProblem& problem, int config, int parts, int m
   BytePlan plan{config, ceil_div(left, c.tile_m * c.cluster_m) * ceil_div(right, c.tile_n * c.cluster_n), multiprocessors / cluster, 1};
   if (problem.grouping != ByteGrouping::kNone) plan.tiles *= problem.groups;
   // Parts of a tile are the thread blocks of a cluster, which all run at once.
-  if (problem.grouping == ByteGrouping::kNone && cluster == 1)
-    plan.parts =
-        std::clamp(std::min({parts, room_for(parts, multiprocessors) / std::max(plan.tiles, 1), ceil_div(problem.k, kTileK)}), 1, 8);
+  if (problem.grouping == ByteGrouping::kNone && cluster == 1 && c.tile_m * c.tile_n <= kLargestPartedTile)
+    plan.parts = std::clamp(std::min({parts, multiprocessors / std::max(plan.tiles, 1), ceil_div(problem.k, kTileK)}), 1, kMostParts);
   return plan;
 }
 
@@ -70,7 +67,9 @@ double estimate_byte_plan(const ByteProblem& problem, const BytePlan& plan) {
   const bool direct = problem.is_int8 || (problem.scaling == ByteScaling::kOuterFast && c.tile_m == 128 && c.tile_n == 256);
   const double groups_along_k = problem.grouping == ByteGrouping::kDepth ? problem.groups : 1;
   const double blocks = ceil_div(ceil_div(problem.k, kTileK), plan.parts) / groups_along_k;
-  const double end = c.end_cycles + (plan.parts > 1 ? kPartCycles + kPartCyclesEach * plan.parts : 0.0);
+  const bool wide = problem.epilogue.out == DType::kF32 || problem.epilogue.out == DType::kI32;
+  const double end = c.end_cycles + (plan.parts > 1 ? kPartCycles + kPartCyclesEach * plan.parts : 0.0) +
+                     (wide ? kWideCyclesPerElement * c.tile_m * c.tile_n : 0.0);
   const int rounds = ceil_div(std::int64_t{plan.tiles} * plan.parts, plan.workers);
   return (kStartCycles + rounds * (blocks * (direct ? c.direct_block_cycles : c.block_cycles) + end)) / kCyclesPerMicrosecond;
 }

@@ -1,7 +1,7 @@
 #pragma once
 /// The Hopper main loop of products of one-byte elements, D = epilogue(A * B^T), one kernel for all formats, scalings, groupings and tiles.
 ///
-/// Mapping:  persistent thread blocks. One producer warp copies k blocks of 128 of A and B (and their scales) by TMA into a ring of
+/// Mapping:  persistent thread blocks. Two producer threads copy k blocks of 128 of A and B (and their scales) by TMA into a ring of
 ///           stages; two consumer warpgroups multiply them by wgmma, each its own part of the tile. In clusters of two the thread blocks
 ///           lie side by side and each loads half of the operand they share for both.
 /// Scales:   integers, and fp8 in the tensor cores' own sums, stay in the accumulators until all of k is added up. Else wgmma sums 128 of
@@ -21,17 +21,16 @@ __device__ TilePlace place_of(const ByteParams& p, const BytePiece& piece, int r
                           ? p.schedule.tiles_m
                           : (piece.rows + p.schedule.tile_m - 1) / p.schedule.tile_m;
   const int2 place = place_of_tile(piece.tile, tiles_m, p.schedule.tiles_n, p.schedule.band);
-  const int along_m = T::kShare == Share::kB ? 2 : 1, along_n = T::kShare == Share::kA ? 2 : 1;
-  return {(place.x * along_m + (T::kShare == Share::kB ? rank : 0)) * T::kTileM,
-          (place.y * along_n + (T::kShare == Share::kA ? rank : 0)) * T::kTileN};
+  return {(place.x * T::kClusterM + rank % T::kClusterM) * T::kTileM, (place.y * T::kClusterN + rank / T::kClusterM) * T::kTileN};
 }
 
-/// The producer: one thread.
+/// One of the two producers, each a thread: they fill every other stage, since one alone takes longer than a small tile's products.
 template <class T>
 __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtensorMap& b, const CUtensorMap& sa, const CUtensorMap& sb,
-                        const CUtensorMap& sa4, const ByteShared<T>& shared, int worker, int rank) {
+                        const CUtensorMap& sa4, const ByteShared<T>& shared, int worker, int rank, unsigned which) {
   RingPosition<T::kStages> at;
   RingPosition<T::kNotes> note;
+  unsigned turn = 0;
   ByteWork work(p.schedule, p.m, worker);
   BytePiece piece{};
   // Groups come from memory that earlier kernels may write. Else the first piece is known, and its weights can already come into the
@@ -41,13 +40,15 @@ __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtenso
   for (bool more = true, first = !grouped; more; note.advance()) {
     more = work.next(piece);
     const TilePlace place = more ? place_of<T>(p, piece, rank) : TilePlace{};
-    shared.read[note.stage].wait(note.parity ^ 1u);
-    shared.notes[note.stage] = {piece, place, !more};
-    shared.noted[note.stage].arrive();
+    if (which == 0) {
+      shared.read[note.stage].wait(note.parity ^ 1u);
+      shared.notes[note.stage] = {piece, place, !more};
+      shared.noted[note.stage].arrive();
+    }
     if (first) {
-      for (int block = piece.k_begin; more && block < min(piece.k_begin + T::kStages, piece.k_end); ++block)
+      for (int block = piece.k_begin; which == 0 && more && block < min(piece.k_begin + T::kStages, piece.k_end); ++block)
         prefetch_box(T::kSwapped ? a : b, block * 128,
-                     T::kSwapped ? place.row : place.column + (T::kShare == Share::kB ? rank * T::kTileN / 2 : 0));
+                     T::kSwapped ? place.row : place.column + rank % T::kClusterM * (T::kTileN / T::kClusterM));
       wait_for_earlier_kernels();
       first = false;
     }
@@ -68,22 +69,25 @@ __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtenso
     const float* first_scale = tile_scales + static_cast<std::int64_t>(first_block) * p.k_blocks;
     const float* second_scale = tile_scales + static_cast<std::int64_t>(second_block) * p.k_blocks;
 #pragma unroll 1
-    for (int block = piece.k_begin; block < piece.k_end; ++block) {
+    for (int block = piece.k_begin; block < piece.k_end; ++block, at.advance()) {
+      if (turn++ % 2 != which) continue;
       shared.empty[at.stage].wait(at.parity ^ 1u);
       Barrier& full = shared.full[at.stage];
       full.arrive_expecting(T::kCopiedBytes + (T::kScalesOfA && any_row ? 16 : 0));
       if constexpr (T::kCol32) {
-        static_assert(T::kShare != Share::kA);
+        static_assert(T::kClusterN == 1);
         copy_stripes(shared.a(at.stage), a, row_a, block * 4, full);
-      } else if constexpr (T::kShare == Share::kA) {
-        constexpr int kHalf = T::kTileM / 2;
-        copy_box_multicast(shared.a(at.stage) + rank * kHalf * 128, a, block * 128, row_a + rank * kHalf, full, 3);
+      } else if constexpr (T::kClusterN > 1) {
+        constexpr int kPart = T::kTileM / T::kClusterN;
+        const int part = rank / T::kClusterM * kPart;
+        copy_box_multicast(shared.a(at.stage) + part * 128, a, block * 128, row_a + part, full, 3);
       } else {
         copy_box(shared.a(at.stage), a, block * 128, row_a, full);
       }
-      if constexpr (T::kShare == Share::kB) {
-        constexpr int kHalf = T::kTileN / 2;
-        copy_box_multicast(shared.b(at.stage) + rank * kHalf * 128, b, block * 128, row_b + rank * kHalf, full, 3);
+      if constexpr (T::kClusterM > 1) {
+        constexpr int kPart = T::kTileN / T::kClusterM;
+        const int part = rank % T::kClusterM * kPart;
+        copy_box_multicast(shared.b(at.stage) + part * 128, b, block * 128, row_b + part, full, 3);
       } else {
         copy_box(shared.b(at.stage), b, block * 128, row_b, full);
       }
@@ -97,45 +101,75 @@ __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtenso
         if constexpr (T::kTileN > 128) copy_word(shared.tile_scales(at.stage) + 1, second_scale + block);
         arrive_after_words(full);
       }
-      at.advance();
     }
   }
 }
 
-/// A tile that was cut into parts: the thread blocks of the cluster lay their sums into shared memory, as rows of D, and each adds up, in
-/// the order of the parts, and finishes its share of the rows.
+/// Bytes that the other parts of a tile send to the thread block of one.
 template <class T>
-__device__ void finish_share(const ByteParams& p, const BytePiece& piece, const TilePlace& place, const ByteSums<T>& sums,
-                             typename T::Sum* tile) {
-  constexpr int kRows = T::kSwapped ? T::kTileN : T::kTileM, kColumns = T::kSwapped ? T::kTileM : T::kTileN, kPitch = kColumns + 4;
-  static_assert(kRows * kPitch * 4 <= T::kStages * T::kStageBytes);
-  const int thread = thread_here(), lane = thread % 32, warp = thread % 128 / 32, group = thread / 128, parts = p.schedule.parts;
+__device__ int sent_bytes(int part, int parts) {
+  constexpr int kFours = T::kStrips * T::kCount / 4;
+  const int fours = ((part + 1) * kFours + parts - 1) / parts - (part * kFours + parts - 1) / parts;
+  return (parts - 1) * fours * T::kConsumerThreads * 16;
+}
+
+__device__ inline float4 four_of(const float* s) { return {s[0], s[1], s[2], s[3]}; }
+__device__ inline float4 four_of(const int* s) {
+  return {__int_as_float(s[0]), __int_as_float(s[1]), __int_as_float(s[2]), __int_as_float(s[3])};
+}
+__device__ inline void add_four(float (&sums)[4], float4 more) {
+  sums[0] += more.x, sums[1] += more.y, sums[2] += more.z, sums[3] += more.w;
+}
+__device__ inline void add_four(int (&sums)[4], float4 more) {
+  sums[0] += __float_as_int(more.x), sums[1] += __float_as_int(more.y), sums[2] += __float_as_int(more.z),
+      sums[3] += __float_as_int(more.w);
+}
+
+/// A tile that was cut into parts, one per thread block of the cluster. A thread's sums lie the same way in all of them, so they are dealt
+/// out by fours: the fours of other parts are sent there in one piece, and each thread adds up and stores its own, in the order of the
+/// parts.
+template <class T>
+__device__ void finish_share(const ByteParams& p, const ByteShared<T>& shared, const BytePiece& piece, const TilePlace& place,
+                             const ByteSums<T>& sums) {
+  constexpr int kFours = T::kStrips * T::kCount / 4, kThreads = T::kConsumerThreads;
+  const int thread = thread_here(), lane = thread % 32, warp = thread % 128 / 32, group = thread / 128;
+  const int parts = p.schedule.parts, mine = piece.part, most = (kFours + parts - 1) / parts;
+  const auto first_of = [&](int part) { return (part * kFours + parts - 1) / parts; };
+  // Where the fours of another part wait in their owner's memory.
+  const auto place_of_sent = [&](int part, int owner) { return shared.sent_fours + (part < owner ? part : part - 1) * most * kThreads; };
+  auto* const fours = reinterpret_cast<float4*>(shared.tiles);  // the stages are free once nobody reads them
+  named_sync(1, kThreads);
+#pragma unroll
+  for (int four = 0; four < kFours; ++four) fours[four * kThreads + thread] = four_of(sums[four * 4 / T::kCount] + four * 4 % T::kCount);
+  fence_shared_for_copies();
+  named_sync(1, kThreads);
+  cluster_wait();  // the others have set up their barriers
+  for (int to = 0; thread == 0 && to < parts; ++to) {
+    const int first = first_of(to), count = first_of(to + 1) - first;
+    if (to != mine && count > 0)
+      copy_bulk_remote(place_of_sent(mine, to), fours + first * kThreads, count * kThreads * 16, *shared.sent,
+                       static_cast<std::uint32_t>(to));
+  }
+  shared.sent->wait(0);
+  cluster_arrive();  // this thread block's copies have come; the others' memory is not read any more when all say so
   const int left = (T::kGroupsM == 2 ? group : 0) * T::kGroupM + warp * 16 + lane / 4,
             right = (T::kGroupsN == 2 ? group : 0) * T::kGroupN + lane % 4 * 2;
-  named_sync(1, T::kConsumerThreads);  // the stages are not read any more
-#pragma unroll
-  for (int i = 0; i < T::kStrips * T::kCount; ++i) {
-    const int strip = i / T::kCount, at = i % T::kCount, l = left + strip * 64 + at / 2 % 2 * 8, r = right + at / 4 * 8 + at % 2;
-    tile[T::kSwapped ? r * kPitch + l : l * kPitch + r] = sums[strip][at];
-  }
-  cluster_sync();
-  const int first = kRows * piece.part / parts, last = kRows * (piece.part + 1) / parts;
-  const int rows = T::kSwapped ? p.n - place.column : piece.rows - place.row, columns = T::kSwapped ? p.m - place.row : p.n - place.column;
-  const std::int64_t d_row = T::kSwapped ? place.column : place.row;
-  const int d_column = T::kSwapped ? place.row : place.column;
-  for (int i = first * (kColumns / 4) + thread; i < last * (kColumns / 4); i += T::kConsumerThreads) {
-    const int r = i / (kColumns / 4), c = i % (kColumns / 4) * 4;
+  const int rows = piece.rows - place.row, columns = p.n - place.column;
+#pragma unroll 1
+  for (int four = first_of(mine); four < first_of(mine + 1); ++four) {  // a loop, so that its code is there once
     typename T::Sum total[4] = {};
-    for (int part = 0; part < parts; ++part) {
-      const float4 more = load_remote(tile + r * kPitch + c, static_cast<std::uint32_t>(part));
-      if constexpr (std::is_same_v<typename T::Sum, int>) {
-        total[0] += __float_as_int(more.x), total[1] += __float_as_int(more.y);
-        total[2] += __float_as_int(more.z), total[3] += __float_as_int(more.w);
-      } else {
-        total[0] += more.x, total[1] += more.y, total[2] += more.z, total[3] += more.w;
-      }
+#pragma unroll 1
+    for (int part = 0; part < parts; ++part)
+      add_four(total,
+               part == mine ? fours[four * kThreads + thread] : place_of_sent(part, mine)[(four - first_of(mine)) * kThreads + thread]);
+    const int l = left + four * 4 / T::kCount * 64, r = right + four * 4 % T::kCount * 2;
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      if (l + half * 8 < rows && r < columns)
+        store_two<T::kSwapped, T::kOuter>(p.out, total[0], total[1], place.row + l + half * 8, place.column + r, columns - r);
+      total[0] = total[2];
+      total[1] = total[3];
     }
-    if (r < rows && c < columns) store_four<T::kSwapped, T::kOuter>(p.out, total, d_row + r, d_column + c, columns - c);
   }
 }
 
@@ -150,10 +184,11 @@ __device__ StripPlace place_of_group(const ByteParams& p, const BytePiece& piece
           along_k ? 0 : static_cast<std::int64_t>(piece.group) * p.n};
 }
 
-/// The sums of a tile to D, box by box (`boxes` so far) through the warp's staging memory, which earlier stores may still be reading.
+/// The sums of a tile to D, box by box through the slots (`slots` used so far) of the warp's staging memory, which earlier stores may still
+/// be reading.
 template <class T>
 __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const ByteShared<T>& shared, const ByteSums<T>& sums,
-                            const BytePiece& piece, const TilePlace& place, unsigned& boxes) {
+                            const BytePiece& piece, const TilePlace& place, unsigned& slots) {
   const int here = thread_here(), lane = here % 32, warp = here % 128 / 32, group = here / 128;
   std::byte* const staging = shared.staging + (group * 4 + warp) * T::kBoxes * kStagingBytes;
   const StripPlace part = place_of_group<T>(p, piece, place, group);
@@ -165,40 +200,61 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
     } else if (!p.out.boxed) {
       store_any<T::kOuter>(p.out, sums[strip], {part.row + first, rows, part.column, part.a + first, part.b}, staging);
     } else {
-      // Boxes of at most 128 bytes in a row, kSums of a thread's sums at a time.
-      const auto put = [&]<int kElementBytes>(std::integral_constant<int, kElementBytes>) {
+      // Boxes of at most 128 bytes in a row, kSums of a thread's sums each; several are staged between two fences, and leave together.
+      const auto put = [&]<DType kOut, bool kPlain>() {
+        constexpr int kElementBytes = kOut == DType::kF32 || kOut == DType::kI32 ? 4 : (kOut == DType::kI8 ? 1 : 2);  // kI8: any byte
         constexpr int kSums = std::min(T::kCount, 64 / kElementBytes);
+        constexpr int kTogether = std::min(T::kCount / kSums, std::max(1, T::kBoxes / 2)), kSlots = T::kBoxes / kTogether;
         const bool copied = kSums * 2 * kElementBytes == 128 && !p.out.col32 && (rows >= 16 || p.out.rows_end_with_d);
 #pragma unroll
-        for (int from = 0; from < T::kCount; from += kSums) {
-          std::byte* const box = staging + boxes++ % T::kBoxes * kStagingBytes;
-          const int column = part.column + from * 2;
-          float v[kSums];
-          finish_sums(p.out, shared.terms(group), sums[strip] + from, v, first + lane / 4, from * 2 + lane % 4 * 2);
-          if (lane == 0) wait_stores_read<T::kBoxes - 1>();
+        for (int from = 0; from < T::kCount; from += kSums * kTogether) {
+          std::byte* const slot = staging + slots++ % kSlots * (kTogether * kStagingBytes);
+          if (lane == 0) wait_stores_read<kSlots - 1>();
           __syncwarp();
-          if constexpr (kElementBytes == 4)
-            stage_32_bit(v, box);
-          else if constexpr (kElementBytes == 2)
-            stage_16_bit(p.out, v, box);
-          else
-            stage_8_bit(p.out, v, box);
+#pragma unroll
+          for (int i = 0; i < kTogether; ++i) {
+            const int at = from + i * kSums;
+            float v[kSums];
+            finish_sums<kOut == DType::kI32, kPlain>(p.out, shared.terms(group), sums[strip] + at, v, first + lane / 4,
+                                                     at * 2 + lane % 4 * 2);
+            if constexpr (kElementBytes == 4)
+              stage_32_bit(v, slot + i * kStagingBytes);
+            else if constexpr (kElementBytes == 2)
+              stage_16_bit<kOut == DType::kF16>(v, slot + i * kStagingBytes);
+            else
+              stage_8_bit(p.out, v, slot + i * kStagingBytes);
+          }
           if (copied) fence_shared_for_copies();
           __syncwarp();
-          if (!copied)
-            store_box<kElementBytes, kSums * 2>(p.out, part.row + first, rows, column, box);
-          else if (lane == 0)
-            copy_box_out(d, column, static_cast<int>(part.row) + first, box);
+#pragma unroll
+          for (int i = 0; i < kTogether; ++i) {
+            const int column = part.column + (from + i * kSums) * 2;
+            if (!copied)
+              store_box<kElementBytes, kSums * 2>(p.out, part.row + first, rows, column, slot + i * kStagingBytes);
+            else if (lane == 0)
+              copy_box_out(d, column, static_cast<int>(part.row) + first, slot + i * kStagingBytes);
+          }
           if (lane == 0) commit_stores();
         }
       };
-      const DType out = p.out.epilogue.out;
-      if (out == DType::kF16 || out == DType::kBf16)
-        put(std::integral_constant<int, 2>());
-      else if (out == DType::kF32 || out == DType::kI32)
-        put(std::integral_constant<int, 4>());
-      else if constexpr (T::kCount % 64 == 0)
-        put(std::integral_constant<int, 1>());
+      // Plain results are the common ones: their code is straight, without the jumps over all that it does not do.
+      const auto choose = [&]<bool kPlain>() {
+        const DType out = p.out.epilogue.out;
+        if (out == DType::kBf16)
+          put.template operator()<DType::kBf16, kPlain>();
+        else if (out == DType::kF16)
+          put.template operator()<DType::kF16, kPlain>();
+        else if (out == DType::kF32)
+          put.template operator()<DType::kF32, false>();
+        else if (out == DType::kI32) {
+          if constexpr (std::is_same_v<typename T::Sum, int>) put.template operator()<DType::kI32, kPlain>();
+        } else if constexpr (T::kCount % 64 == 0)
+          put.template operator()<DType::kI8, kPlain>();
+      };
+      if (p.out.plain)
+        choose.template operator()<true>();
+      else
+        choose.template operator()<false>();
     }
   }
 }
@@ -212,7 +268,7 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
   RingPosition<T::kNotes> note;
   const bool needs_terms = !T::kSwapped && p.out.boxed && p.schedule.parts == 1 && (T::kOuter || p.out.epilogue.bias != nullptr);
   const int barrier = 2 + group;
-  unsigned boxes = 0;
+  unsigned slots = 0;
   wait_for_earlier_kernels();  // from here on scales are read and D is written; the producer has waited before the operands are read
   for (bool begin = true;; begin = false) {
     shared.noted[note.stage].wait(note.parity);
@@ -238,19 +294,17 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
         consumer.multiply_direct(sums, blocks);
       else if constexpr (T::kLoop == Loop::kPipelined)
         consumer.multiply_pipelined(sums, blocks, scale_row, early);
-      else if constexpr (T::kLoop == Loop::kRegisters)
-        consumer.multiply_from_registers(sums, blocks, scale_row, early, begin);
       else
         consumer.multiply_in_strips(sums, blocks, scale_row, early);
     }
-    if (T::kCluster == 1 && p.schedule.parts > 1) {
-      finish_share<T>(p, piece, place, sums, reinterpret_cast<typename T::Sum*>(shared.tiles));
+    if (T::kParts && p.schedule.parts > 1) {
+      if constexpr (T::kParts) finish_share<T>(p, shared, piece, place, sums);
     } else {
       if (needs_terms) {
         wait_words();
         named_sync(barrier, 128);
       }
-      finish_tile<T>(p, d, shared, sums, piece, place, boxes);
+      finish_tile<T>(p, d, shared, sums, piece, place, slots);
     }
     __syncwarp();  // the note is read
     if (lane == 0) shared.read[note.stage].arrive();
@@ -266,7 +320,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
                  const __grid_constant__ CUtensorMap d) {
   extern __shared__ std::byte memory[];
   const ByteShared<T> shared(memory);
-  const bool parted = T::kCluster == 1 && p.schedule.parts > 1;
+  const bool parted = T::kParts && p.schedule.parts > 1;
   const int rank = T::kCluster == 1 ? 0 : static_cast<int>(cluster_rank());
   const int worker = static_cast<int>(blockIdx.x) / T::kCluster;
   if (threadIdx.x == 0) {
@@ -284,21 +338,32 @@ __global__ void __launch_bounds__(T::kThreads, 1)
       shared.noted[note].init(1);
       shared.read[note].init(T::kConsumers * 4);
     }
+    if (parted) {
+      const int part = static_cast<int>(blockIdx.x) % p.schedule.parts;
+      shared.sent->init(1);
+      shared.sent->arrive_expecting(static_cast<std::uint32_t>(sent_bytes<T>(part, p.schedule.parts)));
+    }
     fence_barriers();
   }
   __syncthreads();
   if constexpr (T::kCluster > 1) cluster_sync();
+  if (parted) cluster_arrive();
   let_next_kernel_start();
 
   if (threadIdx.x >= T::kConsumerThreads) {
     give_registers<40>();
-    if (threadIdx.x == T::kConsumerThreads) produce<T>(p, a, b, sa, sb, sa4, shared, worker, rank);
+    const unsigned thread = threadIdx.x - T::kConsumerThreads;
+    if (thread == 0 || thread == 32) produce<T>(p, a, b, sa, sb, sa4, shared, worker, rank, thread / 32);
   } else {
     take_registers<232>();
     consume<T>(p, d, shared);
   }
-  if (parted && threadIdx.x >= T::kConsumerThreads) cluster_sync();  // the consumers are in finish_share
-  if (T::kCluster > 1 || parted) cluster_sync();                     // nobody leaves while its shared memory may still be used from outside
+  if (parted && threadIdx.x >= T::kConsumerThreads) {  // the consumers did this in finish_share
+    cluster_wait();
+    cluster_arrive();
+  }
+  if (parted) cluster_wait();  // nobody leaves while its shared memory may still be used from outside
+  if (T::kCluster > 1) cluster_sync();
 }
 
 }  // namespace narrow::cuda::sm90

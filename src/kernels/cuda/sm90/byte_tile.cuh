@@ -11,22 +11,21 @@
 
 namespace narrow::cuda::sm90 {
 
-enum class Share : std::uint8_t { kNothing, kA, kB };  ///< what the two thread blocks of a cluster have in common
+/// What the two thread blocks of a cluster have in common: side by side they share A, one below the other B.
+enum class Share : std::uint8_t { kNothing, kA, kB };
 
 enum class TileForm : std::uint8_t {
   kPlain,
-  kSwapped,    ///< few rows: the weights take wgmma's 64 rows, the rows of A its columns; D is stored transposed
-  kCol32,      ///< A lies in stripes of 32 columns
-  kRegisters,  ///< A goes through registers, in which one fragment serves all columns of the tile
+  kSwapped,  ///< few rows: the weights take wgmma's 64 rows, the rows of A its columns; D is stored transposed
+  kCol32,    ///< A lies in stripes of 32 columns
 };
 
 /// How a warpgroup multiplies.
 enum class Loop : std::uint8_t {
   kDirect,     ///< the accumulators are the sums
   kPipelined,  ///< two sets of accumulators: the products of the next k block run while this one's are promoted
-  kRegisters,  ///< strips of 64 columns, a set of accumulators each in turn: the next strip's products run while this one's are promoted
   kTurns,      ///< one set; the two warpgroups multiply in turn, so that one's products run while the other promotes
-  kFree,       ///< one set; with several strips of 64 rows they drift apart by themselves
+  kFree,       ///< one set; the warpgroups drift apart by themselves, and one's products run while the other promotes
 };
 
 /// What is known when a kernel is compiled.
@@ -40,7 +39,7 @@ struct ByteTile {
   static constexpr TileForm kForm = kForm_;
   static constexpr bool kSwapped = kForm == TileForm::kSwapped, kCol32 = kForm == TileForm::kCol32, kOuter = is_outer(kScaling);
   using Sum = std::conditional_t<kPair == BytePair::kS8S8, int, float>;
-  static constexpr int kCluster = kShare == Share::kNothing ? 1 : 2;
+  static constexpr int kClusterM = kShare == Share::kB ? 2 : 1, kClusterN = kShare == Share::kA ? 2 : 1, kCluster = kClusterM * kClusterN;
   static constexpr int kConsumers = 2, kConsumerThreads = kConsumers * 128;
   static constexpr int kGroupsM = kTileM >= 128 ? 2 : 1, kGroupsN = kConsumers / kGroupsM;  ///< warpgroups along m and n
   static constexpr int kGroupM = kTileM / kGroupsM, kGroupN = kTileN / kGroupsN;            ///< a warpgroup's part
@@ -54,9 +53,8 @@ struct ByteTile {
   static constexpr int kScaleBytesA = kScalesOfA ? kTileM * 4 + 128 : 0, kScaleBytesB = kScalesOfB ? (kTileN * 4 + 127) / 128 * 128 : 0;
   static constexpr int kTileScaleBytes = kTileScales ? 16 : 0;
   static constexpr Loop kLoop = kPair == BytePair::kS8S8 || kScaling == ByteScaling::kOuterFast ? Loop::kDirect
-                                : kForm == TileForm::kRegisters                                 ? Loop::kRegisters
-                                : kStrips == 1 && kCount <= 64 && !kScalesOfB                   ? Loop::kPipelined
-                                : kStrips == 1 && kCount >= 64                                  ? Loop::kTurns
+                                : kStrips == 1 && kCount <= 32 && !kScalesOfB                   ? Loop::kPipelined
+                                : kStrips == 1 && kCount >= 64 && kScalesOfB                    ? Loop::kTurns
                                                                                                 : Loop::kFree;
   static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kCopiedBytes = kStageBytes + (kScalesOfA ? kTileM * 4 : 0) + (kScalesOfB ? kTileN * 4 : 0);
@@ -65,13 +63,17 @@ struct ByteTile {
   static constexpr int kTermBytes = kSwapped ? 0 : (static_cast<int>(sizeof(Terms)) + 127) / 128 * 128;  ///< of a warpgroup
   /// Boxes of D that a warp has staged at once: a tile of 16-bit values, whose stores then run under the next tile's products.
   static constexpr int kBoxes = kSwapped ? 1 : std::max(1, (kStrips * kGroupN) / 64);
-  static constexpr int kShared = 1024 + kStages * (kStageBytes + kScaleBytesA + kScaleBytesB + kTileScaleBytes) +
-                                 kConsumers * (4 * kBoxes * kStagingBytes + kTermBytes) +
-                                 ((kStages + kNotes) * 2 + kConsumers) * static_cast<int>(sizeof(Barrier)) + kNotes * 64;
+  /// Whether a tile can be cut into parts along k; then the sums of other parts come into memory of their own: of 3 parts, which take the
+  /// most.
+  static constexpr bool kParts = kCluster == 1 && kStrips * kCount <= 32;
+  static constexpr int kSentBytes = kParts ? 2 * ((kStrips * kCount / 4 + 2) / 3) * kConsumerThreads * 16 : 0;
+  static constexpr int kStaging = std::max(kSentBytes, kConsumers * 4 * kBoxes * kStagingBytes);  ///< a tile is staged, or sent in parts
+  static constexpr int kBarriers = (kStages + kNotes) * 2 + kConsumers + (kParts ? 1 : 0);
+  static constexpr int kShared = 1024 + kStages * (kStageBytes + kScaleBytesA + kScaleBytesB + kTileScaleBytes) + kStaging +
+                                 kConsumers * kTermBytes + kBarriers * static_cast<int>(sizeof(Barrier)) + kNotes * 64;
   static_assert(kTileM % 64 == 0 && kGroupM % 64 == 0 && kGroupN % 16 == 0 && kGroupN <= 256);
   static_assert(!kSwapped || (kTileM == 128 && kShare == Share::kNothing));
   static_assert(kLoop != Loop::kDirect || kStrips == 1);
-  static_assert(kLoop != Loop::kRegisters || (kStrips == 1 && kGroupsM == 2 && kTileScales && (kGroupN == 192 || kGroupN == 256)));
   static_assert(kBytesA % 1024 == 0 && kBytesB % 1024 == 0 && kShared <= 232448);
 };
 
@@ -114,12 +116,15 @@ struct ByteShared {
   Barrier* noted;
   Barrier* read;
   Barrier* turn;
+  Barrier* sent;
+  float4* sent_fours;
   PieceNote* notes;
 
   __device__ explicit ByteShared(std::byte* memory) {
     tiles = memory + (1024 - shared_address(memory) % 1024) % 1024;
     staging = tiles + T::kStages * T::kStageBytes;
-    terms_ = staging + T::kConsumers * 4 * T::kBoxes * kStagingBytes;
+    sent_fours = reinterpret_cast<float4*>(staging);
+    terms_ = staging + T::kStaging;
     std::byte* scales = terms_ + T::kConsumers * T::kTermBytes;
     scales_a = reinterpret_cast<float*>(scales);
     scales_b = reinterpret_cast<float*>(scales + T::kStages * T::kScaleBytesA);
@@ -129,7 +134,8 @@ struct ByteShared {
     noted = empty + T::kStages;
     read = noted + T::kNotes;
     turn = read + T::kNotes;
-    notes = reinterpret_cast<PieceNote*>(turn + T::kConsumers);
+    sent = turn + T::kConsumers;
+    notes = reinterpret_cast<PieceNote*>(sent + (T::kParts ? 1 : 0));
   }
   __device__ std::byte* a(int stage) const { return tiles + stage * T::kStageBytes; }
   __device__ std::byte* b(int stage) const { return tiles + stage * T::kStageBytes + T::kBytesA; }
@@ -138,6 +144,24 @@ struct ByteShared {
   __device__ float* b_scales(int stage) const { return scales_b + stage * (T::kScaleBytesB / 4); }
   __device__ float* tile_scales(int stage) const { return scales_tile + stage * (T::kTileScaleBytes / 4); }
 };
+
+/// The two halves of cluster_sync.
+__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
+/// Bytes (a multiple of 16) from this thread block's shared memory to that of `rank`, at the same place as `to` in this one's; counts on
+/// the barrier at the same place as `barrier` there.
+__device__ inline void copy_bulk_remote(const void* to, const void* from, int bytes, Barrier& barrier, std::uint32_t rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there, counter;\n"
+      "mapa.shared::cluster.u32 there, %0, %3;\n"
+      "mapa.shared::cluster.u32 counter, %1, %3;\n"
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [there], [%2], %4, [counter];\n"
+      "}\n" ::"r"(shared_address(to)),
+      "r"(barrier.address()), "r"(shared_address(from)), "r"(rank), "r"(bytes)
+      : "memory");
+}
 
 /// A place in the ring of stages.
 template <int kStages>

@@ -1,9 +1,11 @@
 /// Products of few rows of A, at most 16: every byte of B is read once, straight into registers.
 ///
-/// Mapping:  a thread block has 32 rows of B; its eight warps take k blocks of 128 in turn. A lane loads 16 bytes of every eighth row at a
+/// Mapping:  a thread block has kRows rows of B; its warps take k blocks of 128 in turn. A lane loads 16 bytes of every eighth row at a
 ///           time: as fragments of mma.sync (m16n8k32) they hold another order of k, and the rows of A are loaded in the same one. Sums of
 ///           the warps meet in shared memory and are added in order.
-/// Bound:    the bytes of B: two blocks of a warp are in flight at any time, and two thread blocks per multiprocessor.
+/// Bound:    the bytes of B: kAhead blocks of a warp are in flight at any time, and 16 warps per multiprocessor. Few rows of B take small
+///           thread blocks, so that there is one for every multiprocessor; many rows take four at once, so that when one begins or ends the
+///           others go on reading.
 
 #include <type_traits>
 
@@ -13,7 +15,7 @@
 namespace narrow::cuda::sm90 {
 namespace {
 
-constexpr int kRows = 32, kEights = kRows / 8, kMost = 16, kWarps = 8, kBlock = 128, kAhead = 2;
+constexpr int kMost = 16, kBlock = 128, kWarpsAtOnce = 16;
 
 template <class Sum>
 __device__ inline void multiply(Sum (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
@@ -37,8 +39,9 @@ __device__ inline uint4 load_once(const void* address) {  // of bytes that no ot
 }
 
 /// kTokens: rows of A in eights, 1 or 2.
-template <class Sum, ByteScaling kScaling, int kTokens>
-__global__ void __launch_bounds__(kWarps * 32, 2) few_rows(const ByteProblem p) {
+template <class Sum, ByteScaling kScaling, int kTokens, int kRows, int kAhead, int kWarps>
+__global__ void __launch_bounds__(kWarps * 32, kWarpsAtOnce / kWarps) few_rows(const ByteProblem p) {
+  constexpr int kEights = kRows / 8;
   __shared__ Sum partial[kWarps][kRows][kTokens * 8 + 1];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int first = static_cast<int>(blockIdx.x) * kRows, k_blocks = (p.k + kBlock - 1) / kBlock;
@@ -130,9 +133,17 @@ __global__ void __launch_bounds__(kWarps * 32, 2) few_rows(const ByteProblem p) 
   }
 }
 
+template <class Sum, ByteScaling kScaling, int kRows, int kAhead, int kWarps>
+int launch(const ByteProblem& p, Stream stream) {
+  const auto kernel = p.m > 8 ? few_rows<Sum, kScaling, 2, kRows, kAhead, kWarps> : few_rows<Sum, kScaling, 1, kRows, kAhead, kWarps>;
+  return launch_kernel<true>(kernel, (p.n + kRows - 1) / kRows, kWarps * 32, stream, p);
+}
+
 template <class Sum, ByteScaling kScaling>
-void (*kernel_for(int m))(ByteProblem) {
-  return m > 8 ? few_rows<Sum, kScaling, 2> : few_rows<Sum, kScaling, 1>;
+int launch_for_rows(const ByteProblem& p, Stream stream) {
+  constexpr int kFew = 4224, kMany = 16896;  // rows of B: 32 for each of 132 multiprocessors, and 128
+  if (p.n <= kFew) return launch<Sum, kScaling, 16, 3, 8>(p, stream);
+  return p.n < kMany ? launch<Sum, kScaling, 32, 2, 8>(p, stream) : launch<Sum, kScaling, 32, 2, 4>(p, stream);
 }
 
 }  // namespace
@@ -143,10 +154,9 @@ bool takes_few_rows(const ByteProblem& p) {
 }
 
 int launch_few_rows(const ByteProblem& p, Stream stream) {
-  void (*kernel)(ByteProblem) = p.is_int8                              ? kernel_for<int, ByteScaling::kOuter>(p.m)
-                                : p.scaling == ByteScaling::kBlockTile ? kernel_for<float, ByteScaling::kBlockTile>(p.m)
-                                                                       : kernel_for<float, ByteScaling::kOuter>(p.m);
-  return launch_kernel<true>(kernel, (p.n + kRows - 1) / kRows, kWarps * 32, stream, p);
+  if (p.is_int8) return launch_for_rows<int, ByteScaling::kOuter>(p, stream);
+  return p.scaling == ByteScaling::kBlockTile ? launch_for_rows<float, ByteScaling::kBlockTile>(p, stream)
+                                              : launch_for_rows<float, ByteScaling::kOuter>(p, stream);
 }
 
 }  // namespace narrow::cuda::sm90

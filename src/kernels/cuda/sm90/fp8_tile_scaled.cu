@@ -9,9 +9,9 @@ std::span<const ByteInstance> fp8_tile_scaled() {
   using enum BytePair;
   using enum TileForm;
   static const ByteInstance instances[] = {
-      instance<ByteTile<128, 256, 3, Share::kB, kBlockTile, kE4m3E4m3, kRegisters>>("128x256_cluster_2x1"),
-      instance<ByteTile<128, 192, 4, Share::kB, kBlockTile, kE4m3E4m3, kRegisters>>("128x192_cluster_2x1"),
-      instance<ByteTile<128, 192, 4, Share::kNothing, kBlockTile, kE4m3E4m3, kRegisters>>("128x192"),
+      instance<ByteTile<256, 128, 3, Share::kA>>("256x128_cluster_1x2"),
+      instance<ByteTile<128, 192, 4, Share::kB>>("128x192_cluster_2x1"),
+      instance<ByteTile<128, 192, 4, Share::kNothing>>("128x192"),
       instance<ByteTile<128, 128, 5, Share::kNothing>>("128x128"),
       instance<ByteTile<128, 64, 8, Share::kNothing>>("128x64"),
       instance<ByteTile<64, 256, 4, Share::kNothing>>("64x256"),

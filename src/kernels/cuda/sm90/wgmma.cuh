@@ -1,8 +1,7 @@
 #pragma once
-/// wgmma of one-byte elements: D[64, N] (+)= A[64, 32] * B[N, 32]^T, fp32 or int32 accumulators, B described in shared memory, A there or
-/// in registers. Thread t of the warpgroup holds, for i = 0 .. N/8 - 1, at d[4i + 2h + c] the element
-///   row 16 * (t / 32) + t % 32 / 4 + 8h, column 8i + 2 * (t % 4) + c,
-/// and of A in registers, at byte j of a[2i + h], the element row 16 * (t / 32) + t % 32 / 4 + 8h, column 16i + 4 * (t % 4) + j.
+/// wgmma of one-byte elements: D[64, N] (+)= A[64, 32] * B[N, 32]^T, fp32 or int32 accumulators, both operands described in shared
+/// memory. Thread t of the warpgroup holds, for i = 0 .. N/8 - 1, at d[4i + 2h + c] the element
+///   row 16 * (t / 32) + t % 32 / 4 + 8h, column 8i + 2 * (t % 4) + c.
 
 #include <cstdint>
 
@@ -266,23 +265,6 @@ __device__ inline void wgmma(float (&d)[128], std::uint64_t a, std::uint64_t b, 
         "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]),
         "+f"(d[119]), "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
       : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-}
-
-/// A in registers.
-template <BytePair kPair>
-__device__ inline void wgmma(float (&d)[32], const std::uint32_t (&a)[4], std::uint64_t b, bool add) {
-  static_assert(kPair == BytePair::kE4m3E4m3);
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "
-      "%25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, p, 1, 1;\n}\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]),
-        "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),
-        "+f"(d[31])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));
 }
 
 template <BytePair kPair>
