@@ -1,5 +1,6 @@
 /// Products of fp16 or bf16 activations with weights in narrow formats, beside cuBLASLt's fp16 product in the same run, in turns.
-///   bench_cuda_weights [--json FILE] [--only TEXT] [--bf16]
+///   bench_cuda_weights [--json FILE] [--only SHAPE] [--schemes LIST] [--rows LIST] [--bf16]
+/// Lists are separated by commas.
 /// Codes and activations are random and weights rotate beyond the second-level cache. Figures are speed-ups over cuBLASLt (best of its
 /// algorithms).
 
@@ -7,6 +8,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <sstream>
 #include <memory>
 #include <string>
 
@@ -53,7 +55,8 @@ __global__ void fill_floats(float* out, std::int64_t count, std::uint64_t seed) 
 
 class Bench {
  public:
-  Bench(std::string only, bool bf16) : only_(std::move(only)), bf16_(bf16) {}
+  Bench(std::string only, std::vector<std::string> schemes, std::vector<std::int64_t> rows, bool bf16)
+      : only_(std::move(only)), schemes_(std::move(schemes)), rows_(std::move(rows)), bf16_(bf16) {}
   bool has_peer() const { return lt_.available(); }
   bool wants(const std::string& name) const { return only_.empty() || name.find(only_) != std::string::npos; }
 
@@ -63,9 +66,9 @@ class Bench {
     const std::string shape = std::to_string(s.n) + "x" + std::to_string(s.k);
     if (!wants(shape)) return;
     const DType type = bf16_ ? DType::kBf16 : DType::kF16;
-    const Tensor x = Tensor::empty(type, {kRows[std::size(kRows) - 1], s.k}, kDevice);
+    const Tensor x = Tensor::empty(type, {rows_.back(), s.k}, kDevice);
     fill_half<<<1024, 256, 0, stream_>>>(reinterpret_cast<std::uint16_t*>(x.data()), x.size(), 1, bf16_);
-    const Tensor y = Tensor::empty(type, {kRows[std::size(kRows) - 1], s.n}, kDevice);
+    const Tensor y = Tensor::empty(type, {rows_.back(), s.n}, kDevice);
     const Tensor values = Tensor::empty(DType::kF32, {s.n, s.k}, kDevice);
     std::vector<Tensor> dense;
     for (std::size_t i = 0; i < sets_for(2.0 * static_cast<double>(s.n * s.k)); ++i) {
@@ -73,7 +76,7 @@ class Bench {
       fill_half<<<1024, 256, 0, stream_>>>(reinterpret_cast<std::uint16_t*>(dense[i].data()), s.n * s.k, i + 2, bf16_);
     }
     std::vector<std::vector<cuda::DeviceWeight>> weights;
-    for (const char* name : kSchemes) {
+    for (const std::string& name : schemes_) {
       const Scheme scheme = Scheme::parse(name);
       std::vector<cuda::DeviceWeight> list;
       const std::size_t sets = sets_for(static_cast<double>(quantized_bytes(scheme, {s.n, s.k})));
@@ -91,14 +94,14 @@ class Bench {
               cuda::launch_prepare_weight(view, list[i].chunks.as<std::uint8_t>(), list[i].factors.as<float>(), stream_);
             },
             sets);
-        std::printf("prepare %-20s 8192x8192 %8.1f us\n", name, preparing.sample());
+        std::printf("prepare %-20s 8192x8192 %8.1f us\n", name.c_str(), preparing.sample());
       }
       weights.push_back(std::move(list));
     }
     std::printf("%-12s %5s %9s", shape.c_str(), "M", "cuBLASLt");
-    for (const char* name : kSchemes) std::printf(" %12.12s", name);
+    for (const std::string& name : schemes_) std::printf(" %12.12s", name.c_str());
     std::printf("\n");
-    for (const std::int64_t m : kRows) row(s, shape, m, x, y, dense, weights);
+    for (const std::int64_t m : rows_) row(s, shape, m, x, y, dense, weights);
   }
 
   void write_json(const std::string& path) const {
@@ -140,7 +143,7 @@ class Bench {
       std::string kernel;
       for (const MatmulChoice& choice : cuda::explain_weight_matmul(m, s.n, s.k, list[0].scheme, x.dtype()))
         if (choice.chosen) kernel = choice.name;
-      lines_.push_back("  {\"scheme\": \"" + std::string(kSchemes[f]) + "\", \"activations\": \"" + (bf16_ ? "bf16" : "fp16") +
+      lines_.push_back("  {\"scheme\": \"" + schemes_[f] + "\", \"activations\": \"" + (bf16_ ? "bf16" : "fp16") +
                        "\", \"n\": " + std::to_string(s.n) + ", \"k\": " + std::to_string(s.k) + ", \"m\": " + std::to_string(m) +
                        ", \"us\": " + std::to_string(us[0]) + ", \"cublaslt_us\": " + std::to_string(peer) +
                        ", \"speedup\": " + std::to_string(peer / us[0]) + ", \"row\": \"" + kernel + "\"}");
@@ -152,25 +155,41 @@ class Bench {
   cuda::OwnedStream stream_;
   bench::CublasLt lt_;
   std::string only_;
+  std::vector<std::string> schemes_;
+  std::vector<std::int64_t> rows_;
   bool bf16_;
   std::vector<std::string> lines_;
 };
 
 }  // namespace
 
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts;
+  std::stringstream in(list);
+  for (std::string part; std::getline(in, part, ',');) parts.push_back(part);
+  return parts;
+}
+
 int main(int argc, char** argv) {
   std::string json, only;
+  std::vector<std::string> schemes(std::begin(kSchemes), std::end(kSchemes));
+  std::vector<std::int64_t> rows(std::begin(kRows), std::end(kRows));
   bool bf16 = false;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) json = argv[++i];
     else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
-    else if (std::strcmp(argv[i], "--bf16") == 0) bf16 = true;
+    else if (std::strcmp(argv[i], "--schemes") == 0 && i + 1 < argc) schemes = split(argv[++i]);
+    else if (std::strcmp(argv[i], "--rows") == 0 && i + 1 < argc) {
+      rows.clear();
+      for (const std::string& m : split(argv[++i])) rows.push_back(std::stol(m));
+      std::sort(rows.begin(), rows.end());
+    } else if (std::strcmp(argv[i], "--bf16") == 0) bf16 = true;
   }
   if (narrow::cuda::device_count() == 0) {
     std::puts("no CUDA device: nothing is measured");
     return 0;
   }
-  Bench bench(only, bf16);
+  Bench bench(only, schemes, rows, bf16);
   if (!bench.has_peer()) std::puts("cuBLASLt was not found: no ratios to it");
   for (const Sizes& s : kSizes) bench.shape(s);
   if (!json.empty()) bench.write_json(json);

@@ -170,6 +170,28 @@ TEST_F(WeightTest, EveryRowTakesItsProducts) {
         }
 }
 
+/// So many columns that every ring of slots wraps around several times, and so many rows that thread blocks make several passes.
+TEST_F(WeightTest, LongAndTallProducts) {
+  const std::vector<std::string> names = weight_matmul_kernel_names();
+  for (const char* scheme : {"int8:row", "int4:block128:asym", "int4:block32", "int3:block128", "fp8_e4m3:row", "fp6_e3m2:row", "fp5_e2m2:row",
+                             "fp4_e2m1:row", "fp3_e2m0:row", "fp6_e2m3:row", "mxfp4", "nvfp4", "msfp12", "fp16"})
+    for (const Shape& shape : {Shape{96, 17000}, Shape{9000, 520}, Shape{22000, 192}}) {
+      Case c;
+      c.q = random_weight(scheme, shape[0], shape[1]);
+      c.w = prepare_weight(c.q, *stream_);
+      for (const std::int64_t m : {1, 8, 13, 30, 100})
+        for (const DType type : {DType::kF16, DType::kBf16}) {
+          c.x = values(type, {m, shape[1]});
+          c.options.kernel = {};
+          ASSERT_NO_FATAL_FAILURE(expect_right(c, describe(c)));
+          c.options.kernel = names[static_cast<std::size_t>(pick(static_cast<int>(names.size())))];
+          if (takes(c, std::string(c.options.kernel))) {
+            ASSERT_NO_FATAL_FAILURE(expect_right(c, describe(c)));
+          }
+        }
+    }
+}
+
 /// Few and small: what compute-sanitizer can follow.
 TEST_F(WeightTest, SmallProductsOfEveryRow) {
   for (const std::string& name : weight_matmul_kernel_names())

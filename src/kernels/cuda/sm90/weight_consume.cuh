@@ -33,11 +33,16 @@ class WeightConsumer {
       if (p.scale == ChunkScale::kNone) multiply_warps<0>(sums);
       else if (p.step == 128) multiply_warps<8>(sums);
       else if (p.step == 64) multiply_warps<4>(sums);
+      else if (p.scale == ChunkScale::kBf16 && p.zero_offset == 0)
+        p.step == 32 ? multiply_warps<2, true>(sums) : multiply_warps<1, true>(sums);
       else if (p.step == 32) multiply_warps<2>(sums);
       else multiply_warps<1>(sums);
     } else if constexpr (T::kRowScales) {
       multiply_rows(sums);
     } else {
+      if constexpr (T::Decode::kKind != WeightKind::kDense)
+        if (p.scale != ChunkScale::kNone && p.step < kChunkDepth && !p.folds_scales)
+          return p.step == 16 ? multiply_inside<1>(sums) : multiply_inside<2>(sums);
       multiply_chunks(sums);
     }
   }
@@ -77,6 +82,27 @@ class WeightConsumer {
     [&]<int... kStep>(std::integer_sequence<int, kStep...>) {
       (T::Decode::template decode_step<T::kBf16, kStep>(its, state, a + 4 * kStep), ...);
     }(std::make_integer_sequence<int, 4>{});
+    if constexpr (kMayFold)
+      if (p.folds_scales) fold_scales(chunk, half, a);
+    // Keeps the compiler from computing fragments after the fence that products need before them.
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) asm volatile("" : "+r"(a[i])::"memory");
+  }
+  /// Whether products of codes and fp8_e4m3 scales fit in 16 bits: 2 and 4 significant bits, and no product is below fp16's smallest step.
+  static constexpr bool kMayFold = T::Decode::kKind == WeightKind::kFloat && T::kBits == 4 && !T::Decode::kAny;
+  /// Multiplies the fragments of half a chunk by their scales, one per 16 columns.
+  __device__ void fold_scales(const std::byte* chunk, int half, std::uint32_t (&a)[kPairs]) const {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      std::uint32_t packed[2];
+      load_packed_scales<1>(chunk, half * 4, row, packed);
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        const std::uint32_t two = __byte_perm(packed[step / 2], 0, step % 2 == 0 ? 0x1010 : 0x3232);
+#pragma unroll
+        for (int i = row; i < 4; i += 2) a[step * 4 + i] = multiply_by_scale<T::kBf16>(a[step * 4 + i], two);
+      }
+    }
   }
   __device__ void load_scales(const std::byte* chunk, int step, float (&scales)[2]) const {
     scales[0] = scales[1] = 1.0f;
@@ -118,9 +144,22 @@ class WeightConsumer {
     for (int i = 0; i < T::kCount; ++i) sums[i] = __fmaf_rn(accumulators[i], scales[i / 2 % 2], sums[i]);
   }
 
-  /// Few tokens: products of single warps, which wait for nothing. Scales change every kBlock steps of 16 columns, where the accumulators
-  /// are promoted; 0: never.
+  /// The bf16 scales of four steps of row t / 4 (or of + 8), one every kBlock steps, two in a word.
   template <int kBlock>
+  __device__ void load_packed_scales(const std::byte* chunk, int step, int row, std::uint32_t (&packed)[2]) const {
+    const auto* stored =
+        reinterpret_cast<const std::uint16_t*>(chunk + p.scale_offset) + scale_index(step) + row * 8 * (kChunkDepth / (16 * kBlock));
+    if constexpr (kBlock == 1) {
+      const uint2 four = *reinterpret_cast<const uint2*>(stored);
+      packed[0] = four.x, packed[1] = four.y;
+    } else {
+      packed[0] = *reinterpret_cast<const std::uint32_t*>(stored);
+    }
+  }
+
+  /// Few tokens: products of single warps, which wait for nothing. Scales change every kBlock steps of 16 columns, where the accumulators
+  /// are promoted; 0: never. kPacked: they are bf16, read 64 columns at a time, and there are no zero points.
+  template <int kBlock, bool kPacked = false>
   __device__ void multiply_warps(float (&sums)[T::kCount]) {
     constexpr bool kScaled = kBlock > 0;
     constexpr int kSteps = kScaled ? kBlock : 8;
@@ -133,7 +172,7 @@ class WeightConsumer {
     const int row = kEight ? lane % 8 : lane / 16 * 8 + lane % 8, piece = (kEight ? lane / 8 : lane / 8 % 2) ^ (lane % 8);
     const std::uint32_t first = shared_address(shared.tokens) +
                                 static_cast<std::uint32_t>(depth_group * T::kUnit * 2 * T::kTokens * 128 + row * 128 + piece * 16);
-    [[maybe_unused]] std::uint32_t b[4];
+    [[maybe_unused]] std::uint32_t b[4], packed[2][2];
     for (int left = chunks; left > 0; left -= T::kSlotChunks) {
       shared.weights_full[weights.slot].wait(weights.parity);
       const std::byte* chunk = chunk_of(weights.slot);
@@ -144,9 +183,20 @@ class WeightConsumer {
         load_zeros(chunk, 0);
         const auto step = [&]<int kStep>(std::integral_constant<int, kStep>) {  // 16 columns
           constexpr int kHalf = kStep / 4;
+          if constexpr (kPacked && kStep % 4 == 0) {
+            load_packed_scales<kBlock>(chunk, kStep, 0, packed[0]);
+            load_packed_scales<kBlock>(chunk, kStep, 1, packed[1]);
+          }
           if constexpr (kScaled && kStep % kSteps == 0) {
-            load_scales(chunk, kStep, scales);
-            if constexpr (kStep > 0) load_zeros(chunk, kStep);
+            if constexpr (kPacked) {
+              constexpr int kAt = kStep % 4 / kSteps;
+#pragma unroll
+              for (int row = 0; row < 2; ++row)
+                scales[row] = __uint_as_float(kAt % 2 == 0 ? packed[row][kAt / 2] << 16 : packed[row][kAt / 2] & 0xFFFF0000u);
+            } else {
+              load_scales(chunk, kStep, scales);
+              if constexpr (kStep > 0) load_zeros(chunk, kStep);
+            }
 #pragma unroll
             for (int i = 0; i < T::kCount; ++i) accumulators[i] = 0.0f;
           }
@@ -219,7 +269,8 @@ class WeightConsumer {
       shared.weights_full[weights.slot].wait(weights.parity);
       const std::byte* chunk = chunk_of(weights.slot);
       if constexpr (T::kBits <= 8) load_words(chunk, words, 0);
-      load_scales(chunk, 0, its);
+      if (p.folds_scales) its[0] = its[1] = 1.0f;
+      else load_scales(chunk, 0, its);
       load_zeros(chunk, 0);
       decode_half(chunk, words, 0, a[0]);
     };
@@ -252,6 +303,41 @@ class WeightConsumer {
     wgmma_wait<0>();
     release_tokens();
     promote(sums, accumulators, scales);
+  }
+
+  /// Scales that change within a chunk, every kSteps * 16 columns or more: accumulators are promoted as often. One warpgroup's products
+  /// run while the other promotes.
+  template <int kSteps>
+  __device__ void multiply_inside(float (&sums)[T::kCount]) {
+    std::uint32_t words[kWords], a[kPairs];
+    float accumulators[T::kCount], scales[2];
+    for (int left = chunks; left > 0; --left) {
+      shared.weights_full[weights.slot].wait(weights.parity);
+      const std::byte* chunk = chunk_of(weights.slot);
+      load_words(chunk, words, 0);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        decode_half(chunk, words, half, a);
+        if (half == 0) shared.tokens_full[tokens.slot].wait(tokens.parity);
+        const std::uint32_t b = token_word(tokens.slot, half);
+#pragma unroll
+        for (int group = 0; group < 4 / kSteps; ++group) {
+          pin(accumulators);
+          wgmma_fence();
+#pragma unroll
+          for (int step = 0; step < kSteps; ++step) {
+            const int at = group * kSteps + step;
+            wgmma_registers<T::kBf16>(accumulators, a + at * 4, operand(b + at * 2), step > 0);
+          }
+          wgmma_commit();
+          load_scales(chunk, half * 4 + group * kSteps, scales);
+          wgmma_wait<0>();
+          promote(sums, accumulators, scales);
+        }
+      }
+      release_weights();
+      release_tokens();
+    }
   }
 
   RingPlace weights, tokens;

@@ -22,6 +22,13 @@ __device__ bool add_partials(const WeightParams& p, const WeightShared<T>& share
   if (use > 0) read.wait(use - 1);  // the tile before is done with memory and barrier
   if (index != root) {
     float4* to = words_of(index - root - 1 + (index < root ? all : 0));
+    if (p.parts == 1) {  // plain stores inside a thread block
+#pragma unroll
+      for (int i = 0; i < T::kCount / 4; ++i) to[i * 128] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]};
+      __syncwarp();
+      if (lane == 0) full.arrive();
+      return false;
+    }
 #pragma unroll
     for (int i = 0; i < T::kCount / 4; ++i)
       send_remote(to + i * 128, {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]}, full,
@@ -30,7 +37,7 @@ __device__ bool add_partials(const WeightParams& p, const WeightShared<T>& share
   }
   // Every thread block is the root's in turn: its barrier's phases count its own turns.
   const unsigned turn = use / static_cast<unsigned>(all) * T::kDepthGroups + static_cast<unsigned>(root % T::kDepthGroups);
-  if (thread == 0) full.arrive_expecting(static_cast<std::uint32_t>((all - 1) * T::kPartialBytes));
+  if (p.parts > 1 && thread == 0) full.arrive_expecting(static_cast<std::uint32_t>((all - 1) * T::kPartialBytes));
   full.wait(turn);
   for (int partial = 0; partial < all - 1; ++partial) {
     const float4* from = words_of(partial);
@@ -41,7 +48,8 @@ __device__ bool add_partials(const WeightParams& p, const WeightShared<T>& share
     }
   }
   __syncwarp();
-  if (lane < p.parts) arrive_remote(read, static_cast<std::uint32_t>(lane));
+  if (p.parts == 1 && lane == 0) read.arrive();
+  if (p.parts > 1 && lane < p.parts) arrive_remote(read, static_cast<std::uint32_t>(lane));
   return true;
 }
 

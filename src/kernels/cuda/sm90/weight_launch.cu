@@ -24,12 +24,19 @@ bool needs_any(const WeightView& w) {
          (w.scheme.element.mantissa_bits != stored_mantissa(w.layout.bits) || w.scheme.element.specials == Specials::kIeee);
 }
 
+/// nvfp4: the products of codes and scales are exact in 16 bits.
+bool folds_scales(const WeightView& w) {
+  return w.layout.scale == ChunkScale::kBf16 && w.layout.step == 16 && w.scheme.scale == kFp8E4m3 && w.scheme.element == kFp4E2m1;
+}
+
 const WeightInstance* find_instance(const WeightProblem& problem, int config) {
   const WeightView& w = problem.w;
-  // Tiles of many tokens have no registers for scales that change along k, or would wait too often for those that change within a chunk.
+  if (!w.is_prepared) return nullptr;
+  // The largest tiles have no registers for scales that change along k; no tiles of many tokens take zero points that change inside chunks.
   const int tokens = weight_configs()[static_cast<std::size_t>(config)].tokens;
   const bool along_k = w.layout.scale != ChunkScale::kNone, inside_chunks = along_k && w.layout.step < kChunkDepth;
-  if (!w.is_prepared || (along_k && tokens > 128) || (inside_chunks && tokens > 32)) return nullptr;
+  if (along_k && !folds_scales(w) && tokens > 128) return nullptr;
+  if (inside_chunks && w.layout.has_zeros && tokens > 32) return nullptr;
   const bool dense = w.layout.kind == WeightKind::kDense, bf16 = problem.x_type == DType::kBf16;
   if (dense && (w.scheme.element == kBf16) != bf16) return nullptr;
   for (const auto list : kLists)
@@ -101,6 +108,7 @@ int launch_weight_product(const WeightProblem& problem, const WeightPlan& plan, 
   p.zero_offset = w.layout.has_zeros ? w.layout.code_bytes() + w.layout.scale_bytes() : 0;
   p.scale = w.layout.scale;
   p.step = w.layout.scale == ChunkScale::kNone ? kChunkDepth : w.layout.step;
+  p.folds_scales = folds_scales(w);
   p.step_shift = std::countr_zero(static_cast<unsigned>(p.step));
   p.integer_offset = w.layout.kind == WeightKind::kInteger && element.is_signed ? 1 << (w.layout.bits - 1) : 0;
   if (w.layout.kind == WeightKind::kFloat) {

@@ -108,7 +108,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
       shared.tokens_empty[slot].init(T::kGroups * 4);
     }
     for (int group = 0; group < T::kRowGroups; ++group) {
-      shared.partials_full[group].init(1);
+      // Other thread blocks' sums are counted by bytes, those inside one by the warps that store them.
+      shared.partials_full[group].init(p.parts > 1 || T::kDepthGroups == 1 ? 1 : 4 * (T::kDepthGroups - 1));
       shared.partials_read[group].init(4);
     }
     fence_barriers();

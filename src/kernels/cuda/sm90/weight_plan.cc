@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::array kConfigs = {
     WeightConfig{"64x8", 8, 1, 4, 0.125},   WeightConfig{"128x16", 16, 2, 2, 0.25},   WeightConfig{"128x32", 32, 2, 2, 0.38},
-    WeightConfig{"128x64", 64, 2, 1, 0.45}, WeightConfig{"128x128", 128, 2, 1, 0.70}, WeightConfig{"128x256", 256, 2, 1, 1.30},
+    WeightConfig{"128x64", 64, 2, 1, 0.50}, WeightConfig{"128x128", 128, 2, 1, 0.72}, WeightConfig{"128x256", 256, 2, 1, 1.20},
 };
 
 constexpr int kMostParts = 4, kUsefulParts = 2;  // clusters of three and four start late and leave multiprocessors over
@@ -29,6 +29,13 @@ bool leaves_room(const WeightConfig& c, const WeightLayoutInfo& layout, int part
   const int unit = c.tokens <= 16 ? 2 : 1, chunks = c.depth_groups * unit;
   const int slot = c.row_groups * chunks * layout.chunk_bytes() + chunks * kChunkDepth * c.tokens * 2;
   return 2 * slot + (parts * c.depth_groups - 1) * c.row_groups * c.tokens * 64 * 4 + kStores <= kShared;
+}
+
+/// Scales inside chunks cost promotions, of tiles of many tokens also waits; those of nvfp4 are multiplied into the fragments there.
+double slower_by_scales(const WeightView& w, int tokens) {
+  if (w.layout.scale == ChunkScale::kNone || w.layout.step == kChunkDepth) return 1.0;
+  const bool is_fine = w.layout.step == 16 && (tokens <= 32 || w.scheme.scale != kFp8E4m3);
+  return tokens <= 32 ? (is_fine ? 1.4 : 1.2) : (is_fine ? 2.0 : 1.45);
 }
 
 }  // namespace
@@ -50,7 +57,8 @@ double estimate_weight_plan(const WeightProblem& problem, const WeightPlan& plan
   const WeightConfig& c = kConfigs[static_cast<std::size_t>(plan.config)];
   const WeightLayoutInfo& layout = problem.w.layout;
   const double rounds = ceil_div(plan.tiles, plan.workers), chunks = ceil_div(layout.depth_chunks, plan.parts);
-  const double chunk = std::max(c.chunk_microseconds, c.row_groups * layout.chunk_bytes() / kBytesPerMicrosecond);
+  const double slower = slower_by_scales(problem.w, c.tokens);
+  const double chunk = std::max(c.chunk_microseconds * slower, c.row_groups * layout.chunk_bytes() / kBytesPerMicrosecond);
   return kStart + rounds * (chunks * chunk + kFinish + (plan.parts > 1 ? kParts + kPartsPerToken * c.tokens : 0.0));
 }
 

@@ -17,6 +17,7 @@ struct WeightParams {
   int scale_offset, zero_offset;  ///< inside a chunk; zero_offset 0: none
   ChunkScale scale;
   int step, step_shift;  ///< columns that share a scale, and their logarithm
+  bool folds_scales;   ///< scales multiply the decoded values, whose products are exact in 16 bits (tiles of 64 tokens and more)
   int integer_offset;  ///< of signed integers: 2^(bits-1)
   std::uint32_t shift, magnitude;
   int row_tiles, token_tiles, band, workers, parts;
