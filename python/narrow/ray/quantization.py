@@ -8,6 +8,7 @@ commit    index, config, side files and, last, the manifest; a local directory t
 from __future__ import annotations
 
 import functools
+import json
 import os
 import pathlib
 import shutil
@@ -101,6 +102,8 @@ def quantize_checkpoint(
     """
     text = recipe or _core.recipe_json(str(scheme), list(targets), list(ignore), list((rules or {}).items()))
     source, target = _absolute(input), _absolute(output)
+    if stores.is_url(source) and json.loads(text)["on_nonfinite"] == "keep":
+        raise InvalidArgument("to keep tensors with NaN the plan reads all values, which a remote input has not here; use a path, or nearest")
     begin = time.monotonic()
     planned = _source(source, text)
     if not stores.is_url(target):
