@@ -173,8 +173,8 @@ TEST_F(WeightTest, EveryRowTakesItsProducts) {
 /// So many columns that every ring of slots wraps around several times, and so many rows that thread blocks make several passes.
 TEST_F(WeightTest, LongAndTallProducts) {
   const std::vector<std::string> names = weight_matmul_kernel_names();
-  for (const char* scheme : {"int8:row", "int4:block128:asym", "int4:block32", "int3:block128", "fp8_e4m3:row", "fp6_e3m2:row", "fp5_e2m2:row",
-                             "fp4_e2m1:row", "fp3_e2m0:row", "fp6_e2m3:row", "mxfp4", "nvfp4", "msfp12", "fp16"})
+  for (const char* scheme : {"int8:row", "int4:block128:asym", "int4:block32", "int3:block128", "fp8_e4m3:row", "fp6_e3m2:row",
+                             "fp5_e2m2:row", "fp4_e2m1:row", "fp3_e2m0:row", "fp6_e2m3:row", "mxfp4", "nvfp4", "msfp12", "fp16"})
     for (const Shape& shape : {Shape{96, 17000}, Shape{9000, 520}, Shape{22000, 192}}) {
       Case c;
       c.q = random_weight(scheme, shape[0], shape[1]);
