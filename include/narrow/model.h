@@ -118,7 +118,7 @@ class Model {  ///< weights as they were read, ready to run; copying shares them
 
   Device device() const;
 
-  /// Schemes of a cache: fp32, fp16, bf16, or any with one scale per row, such as fp8_e4m3:row and int8:row (on a CUDA device: these alone).
+  /// Schemes of a cache: fp32, fp16, bf16, or any with one scale per row, such as fp8_e4m3:row and int8:row (on CUDA: these alone).
   KvCache make_cache(const Scheme& scheme = Scheme::parse("fp32")) const;
   /// Logits [rows, vocabulary] in fp32 on the CPU, and every cache longer by its tokens. The same bits for any number of threads.
   Tensor forward(std::span<const Sequence> sequences, Logits logits = Logits::kAll, const InputObserver& observer = {}) const;

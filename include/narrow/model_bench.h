@@ -29,15 +29,15 @@ struct ModelBenchOptions {
 /// One batch size.
 struct ModelBenchResult {
   std::int64_t batch = 0, prompt = 0, tokens = 0;
-  double prompt_seconds = 0.0;             ///< of all sequences' prompts
+  double prompt_seconds = 0.0;  ///< of all sequences' prompts
   double prompt_tokens_per_second = 0.0;
-  double step_seconds = 0.0;               ///< the mean of all steps
-  double tokens_per_second = 0.0;          ///< of all sequences together
-  std::uint64_t weight_bytes = 0;          ///< that a step reads
-  std::uint64_t cache_bytes = 0;           ///< that a step reads, on average
-  std::uint64_t memory_bytes = 0;          ///< that the process has of the device
-  double read_bandwidth = 0.0;             ///< bytes per second that memory gave to a plain reader in this run
-  double share = 0.0;                      ///< weight bytes per second over that bandwidth
+  double step_seconds = 0.0;       ///< the mean of all steps
+  double tokens_per_second = 0.0;  ///< of all sequences together
+  std::uint64_t weight_bytes = 0;  ///< that a step reads
+  std::uint64_t cache_bytes = 0;   ///< that a step reads, on average
+  std::uint64_t memory_bytes = 0;  ///< that the process has of the device
+  double read_bandwidth = 0.0;     ///< bytes per second that memory gave to a plain reader in this run
+  double share = 0.0;              ///< weight bytes per second over that bandwidth
 };
 
 /// Throws Unsupported without a Hopper device, and for recipes that need calibration.

@@ -1,9 +1,9 @@
 // The executor on a CUDA device against the CPU's: every architecture, caches, schemes, batches; prompts and single tokens; sampling.
 #include <cmath>
 
+#include "device/cuda/runtime.h"
 #include "harness.h"
 #include "kernels/cuda/decoder/decoder.h"
-#include "device/cuda/runtime.h"
 #include "model/small_model.h"
 #include "narrow/evaluate.h"
 #include "narrow/generate.h"
@@ -36,8 +36,8 @@ Tensor last_row(const Tensor& x) {
 }
 
 /// Inputs of products are rounded to fp16 here, by 2^-11 of a value at most, and not on the CPU: seven times in two layers and once before
-/// the head. Prompts of more than 64 rows round everything between products as well: q, k, v, the weights of attention, gate, up and what is
-/// added to the stream, twice as often and with the products' own amplification.
+/// the head. Prompts of more than 64 rows round everything between products as well: q, k, v, the weights of attention, gate, up and what
+/// is added to the stream, twice as often and with the products' own amplification.
 constexpr double kFewBound = 4 * 0x1p-11, kManyBound = 16 * 0x1p-11;
 
 class EveryArchitecture : public ::testing::TestWithParam<test::Decoder> {};
@@ -64,8 +64,8 @@ TEST_P(EveryArchitecture, GivesTheLogitsOfTheCpu) {
     other.truncate(0);
     done += step;
     const Tensor last = gpu.forward(part, Logits::kLast);
-    const Tensor expected =
-        Tensor::borrow(whole.as<float>() + static_cast<std::int64_t>(done - 1) * GetParam().vocabulary, DType::kF32, {1, GetParam().vocabulary});
+    const Tensor expected = Tensor::borrow(whole.as<float>() + static_cast<std::int64_t>(done - 1) * GetParam().vocabulary, DType::kF32,
+                                           {1, GetParam().vocabulary});
     EXPECT_LT(distance(expected, last_row(last)), kManyBound) << "after " << done;
   }
 }
@@ -121,13 +121,15 @@ TEST(Decoder, EverySchemeGivesTheLogitsOfTheCpu) {
     SCOPED_TRACE(::testing::Message() << scheme << " " << activations);
     Recipe recipe{.scheme = Scheme::parse(scheme)};
     if (*activations != '\0') recipe.activations = ActivationRecipe{.scheme = ActivationScheme::parse(activations)};
-    const Model cpu = open_model(place / "model", {.recipe = recipe}), gpu = open_model(place / "model", {.device = kDevice, .recipe = recipe});
+    const Model cpu = open_model(place / "model", {.recipe = recipe}),
+                gpu = open_model(place / "model", {.device = kDevice, .recipe = recipe});
     EXPECT_EQ(cpu.bits_per_weight(), gpu.bits_per_weight());
     for (const auto& [text, bound] : {std::pair{&few, kFewBound}, {&tokens, kManyBound}}) {
       const Tensor expected = read_at_once(cpu, *text, "fp16");
       // Inputs that are rounded to codes may meet another code: that costs less than rounding does.
       double most = bound;
-      if (recipe.activations) most = distance(read_at_once(open_model(place / "model", {.recipe = Recipe{.scheme = recipe.scheme}}), *text, "fp16"), expected);
+      if (recipe.activations)
+        most = distance(read_at_once(open_model(place / "model", {.recipe = Recipe{.scheme = recipe.scheme}}), *text, "fp16"), expected);
       EXPECT_LT(distance(expected, read_at_once(gpu, *text, "fp16")), most) << text->size() << " rows";
     }
   }
@@ -177,11 +179,13 @@ TEST(Decoder, DrawsAsTheCpuDoes) {
   const OwnedStream stream;
   constexpr std::int64_t kVocabulary = 5003;
   Tensor logits = random_values(DType::kF32, {3, kVocabulary}, Values::kNormal, 11);
-  for (std::int64_t i = 0; i < kVocabulary; ++i) logits.as<float>()[kVocabulary + i] = std::round(logits.as<float>()[kVocabulary + i]);  // ties
+  for (std::int64_t i = 0; i < kVocabulary; ++i)
+    logits.as<float>()[kVocabulary + i] = std::round(logits.as<float>()[kVocabulary + i]);  // ties
   const Tensor device = to_device(logits, kDevice, stream), state = Tensor::empty(DType::kI32, {2, 3}, kDevice);
-  for (const SampleOptions& options : {SampleOptions{}, SampleOptions{.temperature = 1.0}, SampleOptions{.temperature = 0.7, .top_k = 50},
-                                       SampleOptions{.temperature = 1.3, .top_p = 0.8}, SampleOptions{.temperature = 0.9, .top_k = 300, .top_p = 0.6, .seed = 9},
-                                       SampleOptions{.temperature = 2.0, .top_k = 1}}) {
+  for (const SampleOptions& options :
+       {SampleOptions{}, SampleOptions{.temperature = 1.0}, SampleOptions{.temperature = 0.7, .top_k = 50},
+        SampleOptions{.temperature = 1.3, .top_p = 0.8}, SampleOptions{.temperature = 0.9, .top_k = 300, .top_p = 0.6, .seed = 9},
+        SampleOptions{.temperature = 2.0, .top_k = 1}}) {
     set_bytes(state.data(), 0, state.byte_size(), stream);
     for (std::uint64_t step = 0; step < 20; ++step) {
       SampleProblem problem;
@@ -198,7 +202,8 @@ TEST(Decoder, DrawsAsTheCpuDoes) {
       const Tensor tokens = to_host(state, stream);
       for (int row = 0; row < 3; ++row) {
         const std::int32_t expected = sample({logits.as<float>() + row * kVocabulary, kVocabulary}, options, step);
-        EXPECT_EQ(tokens.as<std::int32_t>()[row], expected) << "row " << row << ", step " << step << ", temperature " << options.temperature;
+        EXPECT_EQ(tokens.as<std::int32_t>()[row], expected)
+            << "row " << row << ", step " << step << ", temperature " << options.temperature;
         EXPECT_EQ(tokens.as<std::int32_t>()[3 + row], static_cast<std::int32_t>(step) + 1);
       }
     }

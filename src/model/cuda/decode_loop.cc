@@ -15,7 +15,8 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 
 }  // namespace
 
-DecodeLoop::DecodeLoop(const DeviceDecoder& decoder, std::span<KvCache* const> caches, const Tensor& logits, const SampleOptions& sampling, std::int64_t tokens)
+DecodeLoop::DecodeLoop(const DeviceDecoder& decoder, std::span<KvCache* const> caches, const Tensor& logits, const SampleOptions& sampling,
+                       std::int64_t tokens)
     : decoder_(decoder), caches_(caches.begin(), caches.end()), sampling_(sampling), tokens_(tokens) {
   const ModelConfig& config = decoder.config();
   const std::int64_t count = static_cast<std::int64_t>(caches_.size());
@@ -93,13 +94,14 @@ std::vector<std::int32_t> DecodeLoop::tokens(std::int64_t first, std::int64_t co
   return result;
 }
 
-Generation generate_on_device(const DeviceDecoder& decoder, const Model& model, std::span<const std::int32_t> prompt, const GenerateOptions& options,
-                              const std::function<bool(std::int32_t)>& on_token) {
+Generation generate_on_device(const DeviceDecoder& decoder, const Model& model, std::span<const std::int32_t> prompt,
+                              const GenerateOptions& options, const std::function<bool(std::int32_t)>& on_token) {
   KvCache cache = model.make_cache(options.cache);
   const RopeConfig& rope = decoder.config().rope;
   const std::int64_t length = static_cast<std::int64_t>(prompt.size()) + options.tokens;
   if (rope.kind == RopeConfig::Kind::kDynamic && length > decoder.config().max_positions)
-    throw Unsupported("the CUDA executor generates within the model's own positions where its RoPE is dynamic; ask for fewer tokens, or use the CPU");
+    throw Unsupported(
+        "the CUDA executor generates within the model's own positions where its RoPE is dynamic; ask for fewer tokens, or use the CPU");
   cache.state().on_device->reserve(length, 0, decoder.stream());
   Generation result;
   auto begin = Clock::now();

@@ -15,7 +15,8 @@ class DecodeLoop {
  public:
   /// For sequences whose prompts are in the caches and whose last logits are `logits` [sequences, vocabulary] on the device: enqueues the
   /// choice of their first tokens. At most `tokens` in all for each.
-  DecodeLoop(const DeviceDecoder& decoder, std::span<KvCache* const> caches, const Tensor& logits, const SampleOptions& sampling, std::int64_t tokens);
+  DecodeLoop(const DeviceDecoder& decoder, std::span<KvCache* const> caches, const Tensor& logits, const SampleOptions& sampling,
+             std::int64_t tokens);
 
   /// Enqueues one step for every sequence.
   void step();
@@ -39,7 +40,7 @@ class DecodeLoop {
 };
 
 /// generate() of narrow/generate.h on the device.
-Generation generate_on_device(const DeviceDecoder& decoder, const Model& model, std::span<const std::int32_t> prompt, const GenerateOptions& options,
-                              const std::function<bool(std::int32_t)>& on_token);
+Generation generate_on_device(const DeviceDecoder& decoder, const Model& model, std::span<const std::int32_t> prompt,
+                              const GenerateOptions& options, const std::function<bool(std::int32_t)>& on_token);
 
 }  // namespace narrow::model

@@ -20,7 +20,8 @@ cuda::CacheKind kind_of(const Scheme& scheme) {
   if (by_row && scheme.element == kFp8E4m3) return cuda::CacheKind::kE4m3;
   if (by_row && scheme.element == kInt8) return cuda::CacheKind::kInt8;
   throw Unsupported(
-      fmt::format("a KV cache on a CUDA device is fp32, fp16, bf16, fp8_e4m3:row or int8:row, not {}; use one of these, or the CPU", scheme.to_string()));
+      fmt::format("a KV cache on a CUDA device is fp32, fp16, bf16, fp8_e4m3:row or int8:row, not {}; use one of these, or the CPU",
+                  scheme.to_string()));
 }
 
 }  // namespace
@@ -34,10 +35,12 @@ void DeviceCache::reserve(std::int64_t positions, std::int64_t size, cuda::Strea
   if (positions <= capacity_) return;
   const std::int64_t capacity = std::max({positions, 2 * capacity_, kFirstCapacity});
   Buffer codes = Buffer::allocate(static_cast<std::size_t>(rows_per_position_ * capacity * row_bytes_), device_);
-  Buffer scales = Buffer::allocate(cuda::has_scales(kind_) ? static_cast<std::size_t>(rows_per_position_ * capacity) * sizeof(float) : 0, device_);
+  Buffer scales =
+      Buffer::allocate(cuda::has_scales(kind_) ? static_cast<std::size_t>(rows_per_position_ * capacity) * sizeof(float) : 0, device_);
   const auto move = [&](const Buffer& from, const Buffer& to, std::int64_t bytes) {
     for (std::int64_t i = 0; i < rows_per_position_ && from.size() > 0 && to.size() > 0; ++i)
-      cuda::copy_bytes(to.data() + i * capacity * bytes, from.data() + i * capacity_ * bytes, static_cast<std::size_t>(size * bytes), stream);
+      cuda::copy_bytes(to.data() + i * capacity * bytes, from.data() + i * capacity_ * bytes, static_cast<std::size_t>(size * bytes),
+                       stream);
   };
   if (size > 0) {
     move(codes_, codes, row_bytes_);

@@ -21,7 +21,9 @@ constexpr std::int64_t kFewRows = 64;
 /// Rows of a sequence from which tiles of 128 pay.
 constexpr std::int64_t kTileWorth = 16;
 
-Tensor view(const Buffer& buffer, DType type, Shape shape) { return Tensor::borrow(buffer.data(), type, std::move(shape), {}, buffer.device()); }
+Tensor view(const Buffer& buffer, DType type, Shape shape) {
+  return Tensor::borrow(buffer.data(), type, std::move(shape), {}, buffer.device());
+}
 Tensor first_rows(const Tensor& x, std::int64_t rows) { return Tensor::borrow(x.data(), x.dtype(), {rows, x.shape()[1]}, {}, x.device()); }
 std::int64_t qkv_width(const ModelConfig& c) { return (c.heads + 2 * c.kv_heads) * c.head_dim; }
 std::size_t bytes(std::int64_t count) { return static_cast<std::size_t>(count); }
@@ -43,7 +45,8 @@ class Packed {
 };
 
 void check_sequence(const ModelConfig& config, const Sequence& sequence, Device device) {
-  if (sequence.cache == nullptr || sequence.tokens.empty()) throw InvalidArgument("forward: a sequence needs a cache and at least one token");
+  if (sequence.cache == nullptr || sequence.tokens.empty())
+    throw InvalidArgument("forward: a sequence needs a cache and at least one token");
   const KvCache::State& cache = sequence.cache->state();
   if (!cache.on_device || cache.on_device->device() != device)
     throw InvalidArgument("forward: the cache is not on the model's device; make it with the model's make_cache");
@@ -84,7 +87,8 @@ PassScratch PassScratch::allocate(const ModelConfig& config, std::int64_t rows, 
 
 DeviceDecoder::DeviceDecoder(DeviceWeights weights) : weights_(std::move(weights)), stream_(weights_.device.index) {
   if (config().head_dim > cuda::kMostHeadDim)
-    throw Unsupported(fmt::format("the CUDA executor has heads of up to {} values, the model's have {}", cuda::kMostHeadDim, config().head_dim));
+    throw Unsupported(
+        fmt::format("the CUDA executor has heads of up to {} values, the model's have {}", cuda::kMostHeadDim, config().head_dim));
 }
 
 std::pair<const float*, const float*> DeviceDecoder::rope_tables(std::int64_t positions) const {
@@ -112,8 +116,14 @@ void DeviceDecoder::observe(const DeviceSource& source, const PassScratch& scrat
 void DeviceDecoder::attend(const DeviceRows& rows, const PassScratch& scratch, std::size_t layer, DType type) const {
   const ModelConfig& c = config();
   const DeviceLayer& w = weights_.layers[layer];
-  cuda::HeadsShape shape{static_cast<int>(rows.rows), static_cast<int>(c.heads), static_cast<int>(c.kv_heads), static_cast<int>(c.head_dim),
-                         static_cast<int>(layer),     rows.kind,                 rows.caches,                  rows.sequence_of_row,
+  cuda::HeadsShape shape{static_cast<int>(rows.rows),
+                         static_cast<int>(c.heads),
+                         static_cast<int>(c.kv_heads),
+                         static_cast<int>(c.head_dim),
+                         static_cast<int>(layer),
+                         rows.kind,
+                         rows.caches,
+                         rows.sequence_of_row,
                          rows.positions};
   cuda::PlaceHeadsProblem place;
   place.shape = shape;
@@ -129,8 +139,10 @@ void DeviceDecoder::attend(const DeviceRows& rows, const PassScratch& scratch, s
   cuda::AttendProblem problem;
   problem.shape = shape;
   problem.places = rows.rows == rows.sequences && rows.tile_count == 0;
-  if (problem.places) problem.place = place;
-  else check(cuda::launch_place_heads(place, stream_), "place_heads");
+  if (problem.places)
+    problem.place = place;
+  else
+    check(cuda::launch_place_heads(place, stream_), "place_heads");
   problem.q = scratch.q.data();
   problem.q_type = type;
   problem.window = static_cast<int>(c.windows.empty() ? 0 : c.windows[layer]);
@@ -148,15 +160,19 @@ std::optional<Tensor> DeviceDecoder::run_layers(const DeviceRows& rows, const Pa
   const bool many = rows.rows > kFewRows;
   const DType type = many ? DType::kF16 : DType::kF32;
   const Tensor stream = first_rows(scratch.stream, rows.rows);
-  const Tensor qkv = view(scratch.qkv, type, {rows.rows, qkv_width(c)}), gate_up = view(scratch.gate_up, type, {rows.rows, 2 * c.intermediate});
-  check(cuda::launch_embed(rows.tokens, rows.rows, weights_.embedding.data(), weights_.embedding.dtype(), c.hidden, stream.as<float>(), stream_), "embed");
+  const Tensor qkv = view(scratch.qkv, type, {rows.rows, qkv_width(c)}),
+               gate_up = view(scratch.gate_up, type, {rows.rows, 2 * c.intermediate});
+  check(cuda::launch_embed(rows.tokens, rows.rows, weights_.embedding.data(), weights_.embedding.dtype(), c.hidden, stream.as<float>(),
+                           stream_),
+        "embed");
   // Products of many rows store whole boxes where they add nothing: the next norm adds what they give to the stream.
   std::optional<Tensor> delta;
   const auto run = [&](const DeviceLinear& linear, const DeviceSource& source, std::span<const std::string> modules, const Tensor& y) {
     observe(source, scratch, modules, observer);
     linear.run(source, scratch.input, y, stream_);
   };
-  const auto add = [&](const DeviceLinear& linear, const DeviceSource& source, std::span<const std::string> modules, const DeviceLinear& next) {
+  const auto add = [&](const DeviceLinear& linear, const DeviceSource& source, std::span<const std::string> modules,
+                       const DeviceLinear& next) {
     observe(source, scratch, modules, observer);
     if (many && !observer) delta = view(scratch.delta, next.delta_type(), stream.shape());
     linear.run(source, scratch.input, delta ? *delta : stream, stream_, delta ? std::nullopt : std::optional(stream));
@@ -169,12 +185,14 @@ std::optional<Tensor> DeviceDecoder::run_layers(const DeviceRows& rows, const Pa
     const Tensor mixed = view(scratch.mixed, w.o.source_type(many), {rows.rows, c.heads * c.head_dim});
     add(w.o, {DeviceSource::Op::kValues, mixed, {}, 0.0f, {}}, names.subspan(3, 1), w.gate_up);
     run(w.gate_up, {DeviceSource::Op::kNorm, stream, w.mlp_norm, c.norm_epsilon, delta}, names.subspan(4, 2), gate_up);
-    add(w.down, {DeviceSource::Op::kGate, gate_up, {}, 0.0f, {}}, names.subspan(6, 1), i + 1 < weights_.layers.size() ? weights_.layers[i + 1].qkv : weights_.head);
+    add(w.down, {DeviceSource::Op::kGate, gate_up, {}, 0.0f, {}}, names.subspan(6, 1),
+        i + 1 < weights_.layers.size() ? weights_.layers[i + 1].qkv : weights_.head);
   }
   return delta;
 }
 
-void DeviceDecoder::run_head(const PassScratch& scratch, const std::optional<Tensor>& delta, std::int64_t rows, const std::int32_t* picked) const {
+void DeviceDecoder::run_head(const PassScratch& scratch, const std::optional<Tensor>& delta, std::int64_t rows,
+                             const std::int32_t* picked) const {
   const cuda::DeviceGuard guard(weights_.device.index);
   const Tensor x = view(scratch.picked, weights_.head.source_type(false), {rows, config().hidden});
   cuda::NormProblem norm{.rows = rows, .cols = config().hidden, .x = scratch.stream.as<float>()};
@@ -238,10 +256,12 @@ Tensor DeviceDecoder::forward_on_device(std::span<const Sequence> sequences, Log
     std::tie(rows.cosine, rows.sine) = rope_tables(longest);
   }
   const bool uses_tiles = rows.rows > kFewRows && rows.rows >= kTileWorth * rows.sequences && c.head_dim <= cuda::kTileHeadDim;
-  std::stable_sort(tiles.begin(), tiles.end(), [](const cuda::AttendTile& a, const cuda::AttendTile& b) { return a.position < b.position; });
+  std::stable_sort(tiles.begin(), tiles.end(),
+                   [](const cuda::AttendTile& a, const cuda::AttendTile& b) { return a.position < b.position; });
   Packed packed;
-  const std::size_t at[] = {packed.add(tokens), packed.add(positions), packed.add(table_rows), packed.add(sequence_of_row),
-                            packed.add(caches), packed.add(tiles),     packed.add(last),       packed.add(own_cosine), packed.add(own_sine)};
+  const std::size_t at[] = {packed.add(tokens),  packed.add(positions), packed.add(table_rows), packed.add(sequence_of_row),
+                            packed.add(caches),  packed.add(tiles),     packed.add(last),       packed.add(own_cosine),
+                            packed.add(own_sine)};
   if (upload_.size() < packed.data().size()) upload_ = Buffer::allocate(2 * packed.data().size(), weights_.device);
   cuda::copy_bytes(upload_.data(), packed.data().data(), packed.data().size(), stream_);
   cuda::synchronize(stream_);  // the host's memory ends with this call

@@ -82,14 +82,15 @@ class DeviceDecoder {
 
  private:
   void attend(const DeviceRows& rows, const PassScratch& scratch, std::size_t layer, DType type) const;
-  void observe(const DeviceSource& source, const PassScratch& scratch, std::span<const std::string> modules, const InputObserver& observer) const;
+  void observe(const DeviceSource& source, const PassScratch& scratch, std::span<const std::string> modules,
+               const InputObserver& observer) const;
 
   DeviceWeights weights_;
   cuda::OwnedStream stream_;
   mutable std::mutex mutex_;
   mutable PassScratch scratch_;
-  mutable Buffer upload_;             ///< of the last pass: rows, caches, tiles
-  mutable Buffer table_;              ///< cosines, then sines
+  mutable Buffer upload_;  ///< of the last pass: rows, caches, tiles
+  mutable Buffer table_;   ///< cosines, then sines
   mutable std::int64_t table_size_ = 0;
 };
 

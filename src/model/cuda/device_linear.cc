@@ -17,7 +17,9 @@ using cuda::Stream;
 
 std::size_t bytes_of(DType type) { return static_cast<std::size_t>(bits_of(type)) / 8; }
 
-Tensor view(const Buffer& buffer, DType type, Shape shape) { return Tensor::borrow(buffer.data(), type, std::move(shape), {}, buffer.device()); }
+Tensor view(const Buffer& buffer, DType type, Shape shape) {
+  return Tensor::borrow(buffer.data(), type, std::move(shape), {}, buffer.device());
+}
 Buffer part_of(const Buffer& buffer, std::size_t bytes) { return Buffer::borrow(buffer.data(), bytes, buffer.device()); }
 
 bool is_dense(const Scheme& scheme) { return !scheme.has_scales() && (scheme.element == kFp16 || scheme.element == kBf16); }
@@ -27,7 +29,8 @@ QuantizedTensor with_row_scales(QuantizedTensor q) {
   if (q.scheme.granularity.kind != Granularity::Kind::kTensor || q.scheme.has_outer_scale) return q;
   const auto repeated = [&](const Buffer& one) {
     Buffer all = Buffer::allocate(one.size() * static_cast<std::size_t>(q.shape[0]));
-    for (std::int64_t row = 0; row < q.shape[0]; ++row) std::memcpy(all.data() + static_cast<std::size_t>(row) * one.size(), one.data(), one.size());
+    for (std::int64_t row = 0; row < q.shape[0]; ++row)
+      std::memcpy(all.data() + static_cast<std::size_t>(row) * one.size(), one.data(), one.size());
     return all;
   };
   q.scheme.granularity = Granularity::row();
@@ -84,8 +87,10 @@ std::optional<Tensor> join_biases(std::span<const Linear* const> layers, Device 
   Tensor all = Tensor::empty(DType::kF32, {n});
   float* to = all.as<float>();
   for (const Linear* layer : layers) {
-    if (layer->bias) std::copy_n(layer->bias->as<float>(), layer->weight.n, to);
-    else std::fill_n(to, layer->weight.n, 0.0f);
+    if (layer->bias)
+      std::copy_n(layer->bias->as<float>(), layer->weight.n, to);
+    else
+      std::fill_n(to, layer->weight.n, 0.0f);
     to += layer->weight.n;
   }
   Tensor result = cuda::to_device(all, device, stream);
@@ -106,11 +111,13 @@ bool have_product(const Scheme& weight, const ActivationScheme& activation, std:
       weight.has_outer_scale || x.has_outer_scale || weight.rule != ScaleRule::kLargest || x.rule != ScaleRule::kLargest)
     return false;
   const auto is_outer = [](const Granularity& g) { return g.kind == Granularity::Kind::kTensor || g == Granularity::row(); };
-  const bool outer = is_outer(weight.granularity) && (activation.is_static ? x.granularity.kind == Granularity::Kind::kTensor : x.granularity == Granularity::row());
+  const bool outer = is_outer(weight.granularity) &&
+                     (activation.is_static ? x.granularity.kind == Granularity::Kind::kTensor : x.granularity == Granularity::row());
   if (weight.element == kInt8) return outer;
   if (weight.element != kFp8E4m3) return false;
   const Granularity block = Granularity::block(128);
-  return outer || (!activation.is_static && x.granularity == block && (weight.granularity == block || weight.granularity == Granularity::block(128, 128)));
+  return outer || (!activation.is_static && x.granularity == block &&
+                   (weight.granularity == block || weight.granularity == Granularity::block(128, 128)));
 }
 
 }  // namespace
@@ -121,7 +128,8 @@ InputScratch InputScratch::allocate(std::int64_t rows, std::int64_t widest, Devi
   scratch.values = Buffer::allocate(values * 4, device);
   scratch.rounded = Buffer::allocate(values * 4, device);
   scratch.codes = Buffer::allocate(values, device);
-  scratch.scales = Buffer::allocate(static_cast<std::size_t>(cuda::padded_scale_rows(rows) * ((widest + 127) / 128)) * sizeof(float), device);
+  scratch.scales =
+      Buffer::allocate(static_cast<std::size_t>(cuda::padded_scale_rows(rows) * ((widest + 127) / 128)) * sizeof(float), device);
   scratch.workspace = Buffer::allocate(values * 2, device);
   return scratch;
 }
@@ -130,7 +138,8 @@ DeviceLinear::DeviceLinear(std::span<const Linear* const> layers, Device device,
   const Linear& first = *layers.front();
   for (const Linear* layer : layers)
     if (!same_rounding(first, *layer))
-      throw Unsupported(fmt::format("{} and {} share an input, but round it differently; the CUDA executor rounds an input once", first.module, layer->module));
+      throw Unsupported(fmt::format("{} and {} share an input, but round it differently; the CUDA executor rounds an input once",
+                                    first.module, layer->module));
   k_ = first.weight.k;
   const auto all = [&](const auto& holds) { return std::all_of(layers.begin(), layers.end(), holds); };
   // Dense bf16 weights that are not asked to round their input to bf16 go with fp16, which holds it better.
@@ -138,7 +147,8 @@ DeviceLinear::DeviceLinear(std::span<const Linear* const> layers, Device device,
   if (first.rounding) {
     set_rounding(*first.rounding);
     multiplies_codes_ = all([&](const Linear* layer) {
-      return layer->weight.scheme.element == first.weight.scheme.element && have_product(layer->weight.scheme, first.rounding->activation, k_);
+      return layer->weight.scheme.element == first.weight.scheme.element &&
+             have_product(layer->weight.scheme, first.rounding->activation, k_);
     });
   }
   if (static_scale_) static_scale_ = cuda::to_device(*static_scale_, device, stream);
@@ -168,16 +178,19 @@ void DeviceLinear::set_rounding(const InputRounding& rounding) {
   rounding_ = scheme;
   if (!rounding.activation.is_static) return;
   if (scheme.asymmetric || scheme.has_outer_scale)
-    throw Unsupported(
-        fmt::format("the CUDA executor has no static activations in {}; it has those with one symmetric scale, and dynamic ones", scheme.to_string()));
+    throw Unsupported(fmt::format(
+        "the CUDA executor has no static activations in {}; it has those with one symmetric scale, and dynamic ones", scheme.to_string()));
   static_scale_ = Tensor::of({rounding.scale.scale}, {1});
 }
 
 void DeviceLinear::add(const DeviceQuantized& weight, const std::optional<Tensor>& bias, Stream stream) {
   Piece piece{{}, n_, weight.shape[0], bias};
-  if (multiplies_codes_ && weight.scheme.element == kInt8) piece.weight = cuda::prepare_int8(weight, stream, false);
-  else if (multiplies_codes_) piece.weight = cuda::prepare_fp8(weight, stream);
-  else piece.weight = cuda::prepare_weight(weight, stream);
+  if (multiplies_codes_ && weight.scheme.element == kInt8)
+    piece.weight = cuda::prepare_int8(weight, stream, false);
+  else if (multiplies_codes_)
+    piece.weight = cuda::prepare_fp8(weight, stream);
+  else
+    piece.weight = cuda::prepare_weight(weight, stream);
   cuda::synchronize(stream);  // canonical bytes may go now
   n_ += piece.n;
   pieces_.push_back(std::move(piece));
@@ -186,9 +199,12 @@ void DeviceLinear::add(const DeviceQuantized& weight, const std::optional<Tensor
 std::uint64_t DeviceLinear::byte_size() const {
   std::uint64_t bytes = 0;
   for (const Piece& piece : pieces_) {
-    if (const auto* w = std::get_if<cuda::DeviceWeight>(&piece.weight)) bytes += w->byte_size();
-    else if (const auto* fp8 = std::get_if<cuda::Fp8Matrix>(&piece.weight)) bytes += fp8->codes.size() + fp8->scales.size();
-    else if (const auto* int8 = std::get_if<cuda::Int8Matrix>(&piece.weight)) bytes += int8->codes.size() + int8->scales.size();
+    if (const auto* w = std::get_if<cuda::DeviceWeight>(&piece.weight))
+      bytes += w->byte_size();
+    else if (const auto* fp8 = std::get_if<cuda::Fp8Matrix>(&piece.weight))
+      bytes += fp8->codes.size() + fp8->scales.size();
+    else if (const auto* int8 = std::get_if<cuda::Int8Matrix>(&piece.weight))
+      bytes += int8->codes.size() + int8->scales.size();
   }
   return bytes;
 }
@@ -217,17 +233,23 @@ Tensor source_values(const DeviceSource& source, DType type, const Buffer& to, S
       cuda::check(cuda::launch_rms_norm(problem, stream), "rms_norm");
       break;
     }
-    case DeviceSource::Op::kGate: cuda::check(cuda::launch_gate(source.x.data(), source.x.dtype(), rows, k, y.data(), type, stream), "gate"); break;
-    case DeviceSource::Op::kValues: cuda::convert(source.x, y, stream); break;
+    case DeviceSource::Op::kGate:
+      cuda::check(cuda::launch_gate(source.x.data(), source.x.dtype(), rows, k, y.data(), type, stream), "gate");
+      break;
+    case DeviceSource::Op::kValues:
+      cuda::convert(source.x, y, stream);
+      break;
   }
   return y;
 }
 
-void DeviceLinear::run(const DeviceSource& source, const InputScratch& scratch, const Tensor& y, Stream stream, const std::optional<Tensor>& residual) const {
+void DeviceLinear::run(const DeviceSource& source, const InputScratch& scratch, const Tensor& y, Stream stream,
+                       const std::optional<Tensor>& residual) const {
   if (takes_codes()) return run_codes(source, scratch, y, stream, residual);
   if (!rounding_) return run_values(source_values(source, input_, scratch.values, stream), scratch, y, stream, residual);
   // Rounded to a scheme that no product of codes takes: its values in 16 bits.
-  const Tensor values = source_values(source, DType::kF32, scratch.values, stream), rounded = view(scratch.rounded, DType::kF32, values.shape());
+  const Tensor values = source_values(source, DType::kF32, scratch.values, stream),
+               rounded = view(scratch.rounded, DType::kF32, values.shape());
   cuda::QuantizeOptions options;
   options.scales = static_scale_;
   cuda::fake_quantize(values, rounded, *rounding_, stream, options);
@@ -247,7 +269,8 @@ Tensor columns(const Tensor& y, std::int64_t first, std::int64_t n) {
 
 }  // namespace
 
-void DeviceLinear::run_values(const Tensor& x, const InputScratch& scratch, const Tensor& y, Stream stream, const std::optional<Tensor>& residual) const {
+void DeviceLinear::run_values(const Tensor& x, const InputScratch& scratch, const Tensor& y, Stream stream,
+                              const std::optional<Tensor>& residual) const {
   for (const Piece& piece : pieces_) {
     cuda::WeightMatmulOptions options;
     options.bias = piece.bias;
@@ -279,7 +302,8 @@ void DeviceLinear::run_codes(const DeviceSource& source, const InputScratch& scr
   const bool blocks = rounding_->granularity == Granularity::block(128);
   cuda::FusedOutput codes{*rounding_, {rows, k_}, Layout::kRow, blocks, {}, {}};
   codes.codes = part_of(scratch.codes, static_cast<std::size_t>(rows * k_));
-  const std::int64_t scales = rounding_->granularity.kind == Granularity::Kind::kTensor ? 1 : (blocks ? cuda::padded_scale_rows(rows) * ((k_ + 127) / 128) : rows);
+  const std::int64_t scales =
+      rounding_->granularity.kind == Granularity::Kind::kTensor ? 1 : (blocks ? cuda::padded_scale_rows(rows) * ((k_ + 127) / 128) : rows);
   codes.scales = part_of(scratch.scales, static_cast<std::size_t>(scales) * sizeof(float));
   cuda::fused_quantize(input, codes, stream);
   for (const Piece& piece : pieces_) {

@@ -53,7 +53,8 @@ class DeviceLinear {
   DType source_type(bool many) const;
 
   /// y [rows, n] = input * weight + bias (+ residual). y: fp32, fp16 or bf16.
-  void run(const DeviceSource& source, const InputScratch& scratch, const Tensor& y, cuda::Stream stream, const std::optional<Tensor>& residual = {}) const;
+  void run(const DeviceSource& source, const InputScratch& scratch, const Tensor& y, cuda::Stream stream,
+           const std::optional<Tensor>& residual = {}) const;
 
  private:
   struct Piece {
@@ -64,14 +65,16 @@ class DeviceLinear {
   void add(const cuda::DeviceQuantized& weight, const std::optional<Tensor>& bias, cuda::Stream stream);
   void set_rounding(const InputRounding& rounding);
   bool takes_codes() const { return !pieces_.empty() && !std::holds_alternative<cuda::DeviceWeight>(pieces_.front().weight); }
-  void run_values(const Tensor& x, const InputScratch& scratch, const Tensor& y, cuda::Stream stream, const std::optional<Tensor>& residual) const;
-  void run_codes(const DeviceSource& source, const InputScratch& scratch, const Tensor& y, cuda::Stream stream, const std::optional<Tensor>& residual) const;
+  void run_values(const Tensor& x, const InputScratch& scratch, const Tensor& y, cuda::Stream stream,
+                  const std::optional<Tensor>& residual) const;
+  void run_codes(const DeviceSource& source, const InputScratch& scratch, const Tensor& y, cuda::Stream stream,
+                 const std::optional<Tensor>& residual) const;
 
   std::int64_t n_ = 0, k_ = 0;
   DType input_ = DType::kF16;
-  std::optional<Scheme> rounding_{};       ///< of the input
-  std::optional<Tensor> static_scale_{};   ///< fp32 [1]
-  bool multiplies_codes_ = false;          ///< fp8 or int8 on both sides; else rounded values in 16 bits are multiplied
+  std::optional<Scheme> rounding_{};      ///< of the input
+  std::optional<Tensor> static_scale_{};  ///< fp32 [1]
+  bool multiplies_codes_ = false;         ///< fp8 or int8 on both sides; else rounded values in 16 bits are multiplied
   std::vector<Piece> pieces_;
 };
 

@@ -18,7 +18,8 @@ using cuda::Stream;
 void require_hopper(Device device) {
   const cuda::DeviceGuard guard(device.index);
   if (!cuda::byte_device().is_hopper)
-    throw Unsupported(fmt::format("CUDA device {} is no Hopper; the CUDA executor needs compute capability 9.0: use the CPU", device.index));
+    throw Unsupported(
+        fmt::format("CUDA device {} is no Hopper; the CUDA executor needs compute capability 9.0: use the CPU", device.index));
 }
 
 /// Weights made from one seed after the other.
@@ -89,7 +90,7 @@ DeviceWeights to_device(const Model::State& state, Device device, Stream stream)
   };
   w.embedding = copy(state.embedding);
   for (const LayerWeights& from : state.layers) {
-    DeviceLayer layer{copy(from.attention_norm), copy(from.mlp_norm), {}, {}, linear({&from.q, &from.k, &from.v}), linear({&from.o}),
+    DeviceLayer layer{copy(from.attention_norm),      copy(from.mlp_norm),  {}, {}, linear({&from.q, &from.k, &from.v}), linear({&from.o}),
                       linear({&from.gate, &from.up}), linear({&from.down}), {}};
     if (from.q_norm) layer.q_norm = copy(*from.q_norm);
     if (from.k_norm) layer.k_norm = copy(*from.k_norm);
@@ -124,7 +125,8 @@ DeviceWeights random_weights(const ModelConfig& config, const Recipe& recipe, De
     layer.o = make.linear(config.hidden, q, prefix + "self_attn.o_proj");
     layer.gate_up = make.linear(2 * config.intermediate, config.hidden, prefix + "mlp.gate_proj");
     layer.down = make.linear(config.hidden, config.intermediate, prefix + "mlp.down_proj");
-    for (const char* name : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"})
+    for (const char* name :
+         {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"})
       layer.names.push_back(prefix + name);
     w.layers.push_back(std::move(layer));
   }

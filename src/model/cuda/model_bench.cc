@@ -17,8 +17,8 @@ using cuda::Stream;
 using model::DecodeLoop;
 using model::DeviceDecoder;
 
-ModelConfig llama(std::int64_t hidden, std::int64_t intermediate, std::int64_t layers, std::int64_t heads, std::int64_t kv_heads, std::int64_t vocabulary,
-                  double theta) {
+ModelConfig llama(std::int64_t hidden, std::int64_t intermediate, std::int64_t layers, std::int64_t heads, std::int64_t kv_heads,
+                  std::int64_t vocabulary, double theta) {
   ModelConfig config;
   config.model_type = "llama";
   config.hidden = hidden;
@@ -61,7 +61,8 @@ std::vector<std::int32_t> some_tokens(std::int64_t count, std::int64_t vocabular
 /// Prompts, then steps, of one batch.
 class Run {
  public:
-  Run(const DeviceDecoder& decoder, const ModelBenchOptions& options, std::int64_t batch) : decoder_(decoder), options_(options), batch_(batch) {
+  Run(const DeviceDecoder& decoder, const ModelBenchOptions& options, std::int64_t batch)
+      : decoder_(decoder), options_(options), batch_(batch) {
     for (std::int64_t i = 0; i < batch; ++i) {
       caches_.emplace_back(decoder.config(), options.cache, options.device);
       caches_.back().state().on_device->reserve(options.prompt + options.tokens, 0, decoder.stream());
@@ -134,7 +135,8 @@ const std::vector<ModelPreset>& model_presets() {
 
 std::vector<ModelBenchResult> bench_model(const ModelConfig& config, const ModelBenchOptions& options,
                                           const std::function<void(const ModelBenchResult&)>& on_result) {
-  if (options.device.is_cpu()) throw Unsupported("bench --model measures CUDA devices; `narrow generate` gives the CPU's tokens per second");
+  if (options.device.is_cpu())
+    throw Unsupported("bench --model measures CUDA devices; `narrow generate` gives the CPU's tokens per second");
   cuda::require_device(options.device.index);
   if (options.prompt < 1 || options.tokens < 4) throw InvalidArgument("bench: a prompt has at least one token, and at least four are made");
   if (config.rope.kind == RopeConfig::Kind::kDynamic && options.prompt + options.tokens > config.max_positions)

@@ -1,5 +1,6 @@
 /// Attention of single rows: the decode step, and short prompts.
-/// Mapping:  a cluster per row, key head and up to kHeads of its query heads; its thread blocks take equal runs of keys. Within one, a group
+/// Mapping:  a cluster per row, key head and up to kHeads of its query heads; its thread blocks take equal runs of keys. Within one, a
+/// group
 ///           of `lanes` lanes has 8 elements of a key each and takes every so-many-th key, kAhead at a time, with a running softmax of its
 ///           own. Softmaxes meet by shuffles, in shared memory, and in the cluster's shared memory, each time in one order.
 ///           Of a decode step q, k and v come straight from the product: every thread block turns its queries, and the last one of the
@@ -31,7 +32,8 @@ struct Shared {
 
 /// Counts kAhead keys in; those with a score of minus infinity weigh nothing.
 template <int kHeads, int kAhead>
-__device__ void count_in(Running<kHeads>& sums, int h, const float (&scores)[kAhead], const float (&v)[kAhead][8], const float (&value_scale)[kAhead]) {
+__device__ void count_in(Running<kHeads>& sums, int h, const float (&scores)[kAhead], const float (&v)[kAhead][8],
+                         const float (&value_scale)[kAhead]) {
   float largest = sums.largest[h];
 #pragma unroll
   for (int u = 0; u < kAhead; ++u) largest = fmaxf(largest, scores[u]);
@@ -58,7 +60,8 @@ __device__ void join(Running<kHeads>& mine, int offset) {
     const float scale = exp2f(mine.largest[h] - largest), other_scale = exp2f(other - largest);
     mine.total[h] = mine.total[h] * scale + __shfl_xor_sync(0xFFFFFFFFu, mine.total[h], offset) * other_scale;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) mine.values[h][i] = mine.values[h][i] * scale + __shfl_xor_sync(0xFFFFFFFFu, mine.values[h][i], offset) * other_scale;
+    for (int i = 0; i < 8; ++i)
+      mine.values[h][i] = mine.values[h][i] * scale + __shfl_xor_sync(0xFFFFFFFFu, mine.values[h][i], offset) * other_scale;
     mine.largest[h] = largest;
   }
 }
@@ -106,7 +109,8 @@ __global__ void __launch_bounds__(kThreads) attend_rows(const AttendProblem p, i
     }
   }
 
-  for (int base = begin + static_cast<int>(threadIdx.x) / lanes; base - static_cast<int>(threadIdx.x) / lanes < stop; base += groups * kAhead) {
+  for (int base = begin + static_cast<int>(threadIdx.x) / lanes; base - static_cast<int>(threadIdx.x) / lanes < stop;
+       base += groups * kAhead) {
     float k[kAhead][8], v[kAhead][8], key_scale[kAhead], value_scale[kAhead];
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
@@ -178,15 +182,18 @@ __global__ void __launch_bounds__(kThreads) attend_rows(const AttendProblem p, i
     if (d == 0) shared.block_largest[h] = largest, shared.block_total[h] = total;
   }
   const cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
-  if (splits > 1) cluster.sync();
-  else __syncthreads();
+  if (splits > 1)
+    cluster.sync();
+  else
+    __syncthreads();
   const std::int64_t to = (std::int64_t{row} * shape.heads + head) * shape.head_dim;
   for (int i = split * kThreads + static_cast<int>(threadIdx.x); i < live * shape.head_dim; i += splits * kThreads) {
     const int h = i / shape.head_dim, d = i % shape.head_dim;
     float largest = kLowest, total = 0.0f, value = 0.0f;
     for (int s = 0; s < splits; ++s) {
       const Shared<kHeads>* other = splits > 1 ? cluster.map_shared_rank(&shared, s) : &shared;
-      const float theirs = other->block_largest[h], next = fmaxf(largest, theirs), scale = exp2f(largest - next), other_scale = exp2f(theirs - next);
+      const float theirs = other->block_largest[h], next = fmaxf(largest, theirs), scale = exp2f(largest - next),
+                  other_scale = exp2f(theirs - next);
       total = total * scale + other->block_total[h] * other_scale;
       value = value * scale + other->block_values[h][d] * other_scale;
       largest = next;
@@ -203,11 +210,16 @@ int launch(const AttendProblem& problem, int lanes, int splits, Stream stream) {
   const std::int64_t blocks = std::int64_t{shape.rows} * shape.kv_heads * ((group + kHeads - 1) / kHeads) * splits;
   const auto run = [&](auto kernel) { return launch_chained(kernel, blocks, kThreads, 0, splits, stream, problem, lanes, splits); };
   switch (shape.kind) {
-    case CacheKind::kFp32: return run(attend_rows<CacheKind::kFp32, kHeads>);
-    case CacheKind::kFp16: return run(attend_rows<CacheKind::kFp16, kHeads>);
-    case CacheKind::kBf16: return run(attend_rows<CacheKind::kBf16, kHeads>);
-    case CacheKind::kE4m3: return run(attend_rows<CacheKind::kE4m3, kHeads>);
-    case CacheKind::kInt8: return run(attend_rows<CacheKind::kInt8, kHeads>);
+    case CacheKind::kFp32:
+      return run(attend_rows<CacheKind::kFp32, kHeads>);
+    case CacheKind::kFp16:
+      return run(attend_rows<CacheKind::kFp16, kHeads>);
+    case CacheKind::kBf16:
+      return run(attend_rows<CacheKind::kBf16, kHeads>);
+    case CacheKind::kE4m3:
+      return run(attend_rows<CacheKind::kE4m3, kHeads>);
+    case CacheKind::kInt8:
+      return run(attend_rows<CacheKind::kInt8, kHeads>);
   }
   return cudaErrorInvalidValue;
 }

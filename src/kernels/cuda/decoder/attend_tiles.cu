@@ -26,7 +26,9 @@ struct Tile {
 };
 
 __device__ inline void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
 }
 __device__ inline void load_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -57,8 +59,14 @@ template <CacheKind kKind, int kHeadDim>
 class TileAttention {
  public:
   __device__ TileAttention(const AttendProblem& p, __half* memory, AttendTile tile, int head)
-      : p_(p), shape_(p.shape), tile_(tile), head_(head), cache_(p.shape.caches[tile.sequence]), q_{memory},
-        lane_(static_cast<int>(threadIdx.x) % 32), warp_(static_cast<int>(threadIdx.x) / 32) {
+      : p_(p),
+        shape_(p.shape),
+        tile_(tile),
+        head_(head),
+        cache_(p.shape.caches[tile.sequence]),
+        q_{memory},
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        warp_(static_cast<int>(threadIdx.x) / 32) {
     const int kv = head / (shape_.heads / shape_.kv_heads);
     key_row_ = cache_.row(shape_.layer, 0, shape_.kv_heads, kv, 0);
     value_row_ = cache_.row(shape_.layer, 1, shape_.kv_heads, kv, 0);
@@ -122,7 +130,8 @@ class TileAttention {
         const float scale = has_scales(kKind) && there ? cache_.scales[from_row] : 1.0f;
 #pragma unroll
         for (int e = 0; e < 8; ++e) x[e] = saturated_f16(x[e] * scale);
-        *reinterpret_cast<uint4*>(to.piece(row, piece)) = {pair_of(x[0], x[1]), pair_of(x[2], x[3]), pair_of(x[4], x[5]), pair_of(x[6], x[7])};
+        *reinterpret_cast<uint4*>(to.piece(row, piece)) = {pair_of(x[0], x[1]), pair_of(x[2], x[3]), pair_of(x[4], x[5]),
+                                                           pair_of(x[6], x[7])};
       }
     }
   }
@@ -175,8 +184,8 @@ class TileAttention {
       }
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) {
-      const std::uint32_t a[4] = {pair_of(s[2 * k][0], s[2 * k][1]), pair_of(s[2 * k][2], s[2 * k][3]), pair_of(s[2 * k + 1][0], s[2 * k + 1][1]),
-                                  pair_of(s[2 * k + 1][2], s[2 * k + 1][3])};
+      const std::uint32_t a[4] = {pair_of(s[2 * k][0], s[2 * k][1]), pair_of(s[2 * k][2], s[2 * k][3]),
+                                  pair_of(s[2 * k + 1][0], s[2 * k + 1][1]), pair_of(s[2 * k + 1][2], s[2 * k + 1][3])};
 #pragma unroll
       for (int n = 0; n < kHeadDim / 16; ++n) {
         std::uint32_t b[4];
@@ -232,11 +241,16 @@ int launch(const AttendProblem& problem, Stream stream) {
     return launch_chained(kernel, std::int64_t{problem.tile_count} * problem.shape.heads, kThreads, kBytes, 1, stream, problem);
   };
   switch (problem.shape.kind) {
-    case CacheKind::kFp32: return run(attend_tiles<CacheKind::kFp32, kHeadDim>);
-    case CacheKind::kFp16: return run(attend_tiles<CacheKind::kFp16, kHeadDim>);
-    case CacheKind::kBf16: return run(attend_tiles<CacheKind::kBf16, kHeadDim>);
-    case CacheKind::kE4m3: return run(attend_tiles<CacheKind::kE4m3, kHeadDim>);
-    case CacheKind::kInt8: return run(attend_tiles<CacheKind::kInt8, kHeadDim>);
+    case CacheKind::kFp32:
+      return run(attend_tiles<CacheKind::kFp32, kHeadDim>);
+    case CacheKind::kFp16:
+      return run(attend_tiles<CacheKind::kFp16, kHeadDim>);
+    case CacheKind::kBf16:
+      return run(attend_tiles<CacheKind::kBf16, kHeadDim>);
+    case CacheKind::kE4m3:
+      return run(attend_tiles<CacheKind::kE4m3, kHeadDim>);
+    case CacheKind::kInt8:
+      return run(attend_tiles<CacheKind::kInt8, kHeadDim>);
   }
   return cudaErrorInvalidValue;
 }

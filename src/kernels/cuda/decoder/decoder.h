@@ -1,7 +1,7 @@
 #pragma once
 /// The kernels between a decoder's products: embedding, norm, RoPE with the cache's write, attention, the gate, sampling, random weights.
-/// All compute in fp32. They need compute capability 9.0 and return CUDA's error code; positions and tokens are read on the device, so that a
-/// captured step can be replayed.
+/// All compute in fp32. They need compute capability 9.0 and return CUDA's error code; positions and tokens are read on the device, so that
+/// a captured step can be replayed.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,9 @@ namespace narrow::cuda {
 /// How a cache holds keys and values: values, or codes with one fp32 scale per row.
 enum class CacheKind : std::uint8_t { kFp32, kFp16, kBf16, kE4m3, kInt8 };
 
-constexpr int bytes_of(CacheKind kind) { return kind == CacheKind::kFp32 ? 4 : (kind == CacheKind::kFp16 || kind == CacheKind::kBf16 ? 2 : 1); }
+constexpr int bytes_of(CacheKind kind) {
+  return kind == CacheKind::kFp32 ? 4 : (kind == CacheKind::kFp16 || kind == CacheKind::kBf16 ? 2 : 1);
+}
 constexpr bool has_scales(CacheKind kind) { return kind == CacheKind::kE4m3 || kind == CacheKind::kInt8; }
 
 /// Keys and values of one sequence: rows [layer][keys, values][kv head][position] of `pitch` elements, those beyond head_dim zero.
@@ -86,13 +88,14 @@ int launch_attend_rows(const AttendProblem& problem, Stream stream);
 int launch_attend_tiles(const AttendProblem& problem, Stream stream);
 
 /// x[row] = embedding[tokens[row]].
-int launch_embed(const std::int32_t* tokens, std::int64_t rows, const void* embedding, DType type, std::int64_t hidden, float* x, Stream stream);
+int launch_embed(const std::int32_t* tokens, std::int64_t rows, const void* embedding, DType type, std::int64_t hidden, float* x,
+                 Stream stream);
 
 /// y = v * r * weight, r = 1 / sqrt(mean(v^2) + epsilon), of rows v of x, to which `delta` is added before.
 struct NormProblem {
   std::int64_t rows = 0, cols = 0;
-  float* x = nullptr;                     ///< gets the sum where there is a delta and every row is read
-  const void* delta = nullptr;            ///< [rows of x, cols] in fp32 or fp16, or null
+  float* x = nullptr;           ///< gets the sum where there is a delta and every row is read
+  const void* delta = nullptr;  ///< [rows of x, cols] in fp32 or fp16, or null
   DType delta_type = DType::kF16;
   const std::int32_t* rows_of = nullptr;  ///< the rows of x that are read; null: all
   const float* weight = nullptr;

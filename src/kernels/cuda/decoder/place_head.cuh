@@ -23,16 +23,16 @@ inline int lanes_of(const HeadsShape& shape) {
   return lanes;
 }
 
-/// Elements [element, element + 8) of head `head` of a row of qkv, normed by `norm` (null: not) and turned where asked; zeros beyond head_dim.
-/// All lanes of the warp call it together, in groups of `lanes`; `has_norms` is the same for all of them.
-__device__ inline void place_head(const PlaceHeadsProblem& p, int row, int head, const float* norm, bool has_norms, bool turns, int element, int lanes,
-                                  float (&x)[8]) {
+/// Elements [element, element + 8) of head `head` of a row of qkv, normed by `norm` (null: not) and turned where asked; zeros beyond
+/// head_dim. All lanes of the warp call it together, in groups of `lanes`; `has_norms` is the same for all of them.
+__device__ inline void place_head(const PlaceHeadsProblem& p, int row, int head, const float* norm, bool has_norms, bool turns, int element,
+                                  int lanes, float (&x)[8]) {
   const HeadsShape& shape = p.shape;
   const int half = shape.head_dim / 2;
   const std::int64_t from = (std::int64_t{row} * (shape.heads + 2 * shape.kv_heads) + head) * shape.head_dim;
   const bool eights = half % 8 == 0;  // whole ones, aligned, in both halves
   // values[element ..] where the head has them, else zeros.
-  const auto load = [&](const void* values, DType type, std::int64_t first, int begin, int step, float (&to)[8]) {
+  const auto load = [&](const void* values, DType type, std::int64_t first, int begin, int step, float(&to)[8]) {
     if (eights && element < shape.head_dim) {
 #pragma unroll
       for (int i = 0; i < 8; i += 4) {
@@ -75,7 +75,8 @@ __device__ inline void place_head(const PlaceHeadsProblem& p, int row, int head,
 
 /// Writes a lane's eight elements of a row of the cache where `writes`, and leaves in x what the cache holds of them, the scale included.
 template <CacheKind kKind>
-__device__ inline void round_to_cache(const CacheView& cache, std::int64_t row, int pitch, int element, int lanes, bool writes, float (&x)[8]) {
+__device__ inline void round_to_cache(const CacheView& cache, std::int64_t row, int pitch, int element, int lanes, bool writes,
+                                      float (&x)[8]) {
   std::byte* to = cache.codes + (row * pitch + element) * bytes_of(kKind);
   if constexpr (kKind == CacheKind::kFp32) {
     if (writes) {

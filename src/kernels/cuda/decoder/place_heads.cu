@@ -27,7 +27,8 @@ __global__ void __launch_bounds__(kThreads) place_heads(const PlaceHeadsProblem 
   }
   const int kv = is_q ? 0 : head - shape.heads - (is_v ? shape.kv_heads : 0);
   const CacheView cache = shape.caches[shape.sequences[row]];
-  round_to_cache<kKind>(cache, cache.row(shape.layer, is_v ? 1 : 0, shape.kv_heads, kv, shape.positions[row]), pitch, element, lanes, writes && !is_q, x);
+  round_to_cache<kKind>(cache, cache.row(shape.layer, is_v ? 1 : 0, shape.kv_heads, kv, shape.positions[row]), pitch, element, lanes,
+                        writes && !is_q, x);
 }
 
 }  // namespace
@@ -35,14 +36,20 @@ __global__ void __launch_bounds__(kThreads) place_heads(const PlaceHeadsProblem 
 int launch_place_heads(const PlaceHeadsProblem& problem, Stream stream) {
   const HeadsShape& shape = problem.shape;
   const int lanes = lanes_of(shape);
-  const std::int64_t tasks = std::int64_t{shape.rows} * (shape.heads + 2 * shape.kv_heads), blocks = (tasks * lanes + kThreads - 1) / kThreads;
+  const std::int64_t tasks = std::int64_t{shape.rows} * (shape.heads + 2 * shape.kv_heads),
+                     blocks = (tasks * lanes + kThreads - 1) / kThreads;
   const auto run = [&](auto kernel) { return launch_chained(kernel, blocks, kThreads, 0, 1, stream, problem, lanes); };
   switch (shape.kind) {
-    case CacheKind::kFp32: return run(place_heads<CacheKind::kFp32>);
-    case CacheKind::kFp16: return run(place_heads<CacheKind::kFp16>);
-    case CacheKind::kBf16: return run(place_heads<CacheKind::kBf16>);
-    case CacheKind::kE4m3: return run(place_heads<CacheKind::kE4m3>);
-    case CacheKind::kInt8: return run(place_heads<CacheKind::kInt8>);
+    case CacheKind::kFp32:
+      return run(place_heads<CacheKind::kFp32>);
+    case CacheKind::kFp16:
+      return run(place_heads<CacheKind::kFp16>);
+    case CacheKind::kBf16:
+      return run(place_heads<CacheKind::kBf16>);
+    case CacheKind::kE4m3:
+      return run(place_heads<CacheKind::kE4m3>);
+    case CacheKind::kInt8:
+      return run(place_heads<CacheKind::kInt8>);
   }
   return cudaErrorInvalidValue;
 }

@@ -1,8 +1,8 @@
 /// The next token from logits, on the device.
 /// Greedy:   a cluster of eight thread blocks per row; the first of the largest.
 /// Drawn:    a thread block per row. Tokens are ordered by their logits (equal ones by their number), and every limit (top_k, top_p, the
-///           drawn number) is a place in that order at which a sum reaches a value. The place is found eight bits of the logit at a time, by
-///           a histogram in shared memory. Sums are fixed-point numbers, so that their order does not matter.
+///           drawn number) is a place in that order at which a sum reaches a value. The place is found eight bits of the logit at a time,
+///           by a histogram in shared memory. Sums are fixed-point numbers, so that their order does not matter.
 /// Bound:    memory: one pass over the logits, or at most thirteen, out of the second-level cache.
 
 #include <cooperative_groups.h>
@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(kThreads) take_likeliest(const SampleProblem p
   const int row = static_cast<int>(blockIdx.x) / kBlocks, rank = static_cast<int>(blockIdx.x) % kBlocks;
   const float* logits = p.logits + row * p.vocabulary;
   unsigned long long mine = 0;
-  for (std::int64_t i = rank * kThreads + static_cast<int>(threadIdx.x); i < p.vocabulary; i += kBlocks * kThreads) mine = max(mine, entry_of(logits[i], i));
+  for (std::int64_t i = rank * kThreads + static_cast<int>(threadIdx.x); i < p.vocabulary; i += kBlocks * kThreads)
+    mine = max(mine, entry_of(logits[i], i));
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) mine = max(mine, __shfl_xor_sync(0xFFFFFFFFu, mine, offset));
   if (threadIdx.x % 32 == 0) best[threadIdx.x / 32] = mine;

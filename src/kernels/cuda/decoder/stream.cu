@@ -23,7 +23,8 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm(const NormProblem p) {
   if constexpr (kInRegisters) {
 #pragma unroll
     for (int i = 0; i < kMostQuads; ++i)
-      if (const std::int64_t quad = threadIdx.x + std::int64_t{i} * blockDim.x; quad < quads) weights[i] = reinterpret_cast<const float4*>(p.weight)[quad];
+      if (const std::int64_t quad = threadIdx.x + std::int64_t{i} * blockDim.x; quad < quads)
+        weights[i] = reinterpret_cast<const float4*>(p.weight)[quad];
   }
   begin_after_earlier_kernels();
   const std::int64_t first = (p.rows_of == nullptr ? row : p.rows_of[row]) * p.cols;
@@ -85,14 +86,16 @@ __global__ void gate(const void* gate_up, DType type, std::int64_t rows, std::in
 
 }  // namespace
 
-int launch_embed(const std::int32_t* tokens, std::int64_t rows, const void* embedding, DType type, std::int64_t hidden, float* x, Stream stream) {
+int launch_embed(const std::int32_t* tokens, std::int64_t rows, const void* embedding, DType type, std::int64_t hidden, float* x,
+                 Stream stream) {
   return launch_chained(embed, rows, kEmbedThreads, 0, 1, stream, tokens, embedding, type, hidden, x);
 }
 
 int launch_rms_norm(const NormProblem& problem, Stream stream) {
   // Few rows want many threads each, many rows few.
   int threads = 128;
-  while (threads < kMostThreads && (problem.rows <= 64 ? threads * 4 < problem.cols : threads * 4 * kMostQuads < problem.cols)) threads *= 2;
+  while (threads < kMostThreads && (problem.rows <= 64 ? threads * 4 < problem.cols : threads * 4 * kMostQuads < problem.cols))
+    threads *= 2;
   const auto kernel = problem.cols % 4 == 0 && problem.cols <= std::int64_t{threads} * 4 * kMostQuads ? rms_norm<true> : rms_norm<false>;
   return launch_chained(kernel, problem.rows, threads, 0, 1, stream, problem);
 }
@@ -100,8 +103,8 @@ int launch_rms_norm(const NormProblem& problem, Stream stream) {
 int launch_gate(const void* gate_up, DType type, std::int64_t rows, std::int64_t cols, void* y, DType y_type, Stream stream) {
   const bool fours = cols % 4 == 0;
   const std::int64_t threads = rows * cols / (fours ? 4 : 1);
-  return launch_chained(fours ? gate<true> : gate<false>, (threads + kGateThreads - 1) / kGateThreads, kGateThreads, 0, 1, stream, gate_up, type,
-                        rows, cols, y, y_type);
+  return launch_chained(fours ? gate<true> : gate<false>, (threads + kGateThreads - 1) / kGateThreads, kGateThreads, 0, 1, stream, gate_up,
+                        type, rows, cols, y, y_type);
 }
 
 }  // namespace narrow::cuda

@@ -17,7 +17,8 @@ __device__ inline void begin_after_earlier_kernels() {
 
 /// Enqueues a kernel that calls begin_after_earlier_kernels, in clusters of `cluster` thread blocks.
 template <typename... Params>
-int launch_chained(void (*kernel)(Params...), std::int64_t blocks, int threads, std::size_t memory, int cluster, Stream stream, const Params&... args) {
+int launch_chained(void (*kernel)(Params...), std::int64_t blocks, int threads, std::size_t memory, int cluster, Stream stream,
+                   const Params&... args) {
   if (blocks == 0) return cudaSuccess;
   if (blocks > 0x7FFFFFFF) return cudaErrorInvalidConfiguration;
   cudaLaunchAttribute attributes[2]{};
@@ -44,16 +45,22 @@ __device__ inline float load_value(const void* data, DType type, std::int64_t i)
 }
 
 __device__ inline void store_value(void* data, DType type, std::int64_t i, float x) {
-  if (type == DType::kF32) static_cast<float*>(data)[i] = x;
-  else if (type == DType::kF16) static_cast<__half*>(data)[i] = __float2half_rn(saturated_f16(x));
-  else static_cast<__nv_bfloat16*>(data)[i] = __float2bfloat16_rn(x);
+  if (type == DType::kF32)
+    static_cast<float*>(data)[i] = x;
+  else if (type == DType::kF16)
+    static_cast<__half*>(data)[i] = __float2half_rn(saturated_f16(x));
+  else
+    static_cast<__nv_bfloat16*>(data)[i] = __float2bfloat16_rn(x);
 }
 
 /// Two neighbours, i even.
 __device__ inline void store_pair(void* data, DType type, std::int64_t i, float x, float y) {
-  if (type == DType::kF32) *reinterpret_cast<float2*>(static_cast<float*>(data) + i) = {x, y};
-  else if (type == DType::kF16) *reinterpret_cast<__half2*>(static_cast<__half*>(data) + i) = __floats2half2_rn(saturated_f16(x), saturated_f16(y));
-  else *reinterpret_cast<__nv_bfloat162*>(static_cast<__nv_bfloat16*>(data) + i) = __floats2bfloat162_rn(x, y);
+  if (type == DType::kF32)
+    *reinterpret_cast<float2*>(static_cast<float*>(data) + i) = {x, y};
+  else if (type == DType::kF16)
+    *reinterpret_cast<__half2*>(static_cast<__half*>(data) + i) = __floats2half2_rn(saturated_f16(x), saturated_f16(y));
+  else
+    *reinterpret_cast<__nv_bfloat162*>(static_cast<__nv_bfloat16*>(data) + i) = __floats2bfloat162_rn(x, y);
 }
 
 /// Four neighbours, i a multiple of four.
@@ -73,12 +80,14 @@ __device__ inline void store_four(void* data, DType type, std::int64_t i, float4
   if (type == DType::kF32) {
     *reinterpret_cast<float4*>(static_cast<float*>(data) + i) = x;
   } else if (type == DType::kF16) {
-    const __half2 a = __floats2half2_rn(saturated_f16(x.x), saturated_f16(x.y)), b = __floats2half2_rn(saturated_f16(x.z), saturated_f16(x.w));
-    *reinterpret_cast<uint2*>(static_cast<__half*>(data) + i) = {reinterpret_cast<const std::uint32_t&>(a), reinterpret_cast<const std::uint32_t&>(b)};
+    const __half2 a = __floats2half2_rn(saturated_f16(x.x), saturated_f16(x.y)),
+                  b = __floats2half2_rn(saturated_f16(x.z), saturated_f16(x.w));
+    *reinterpret_cast<uint2*>(static_cast<__half*>(data) + i) = {reinterpret_cast<const std::uint32_t&>(a),
+                                                                 reinterpret_cast<const std::uint32_t&>(b)};
   } else {
     const __nv_bfloat162 a = __floats2bfloat162_rn(x.x, x.y), b = __floats2bfloat162_rn(x.z, x.w);
     *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(data) + i) = {reinterpret_cast<const std::uint32_t&>(a),
-                                                                         reinterpret_cast<const std::uint32_t&>(b)};
+                                                                        reinterpret_cast<const std::uint32_t&>(b)};
   }
 }
 
@@ -140,7 +149,8 @@ struct Eight {
       } else {
         const std::uint32_t codes = words[i / 2] >> (i % 2 * 16);
         if constexpr (kKind == CacheKind::kInt8) {
-          pair = {static_cast<float>(static_cast<std::int8_t>(codes & 0xFFu)), static_cast<float>(static_cast<std::int8_t>(codes >> 8 & 0xFFu))};
+          pair = {static_cast<float>(static_cast<std::int8_t>(codes & 0xFFu)),
+                  static_cast<float>(static_cast<std::int8_t>(codes >> 8 & 0xFFu))};
         } else {
           std::uint32_t halves;
           asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<std::uint16_t>(codes)));
