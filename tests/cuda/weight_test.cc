@@ -193,6 +193,28 @@ TEST_F(WeightTest, LongAndTallProducts) {
 }
 
 /// Few and small: what compute-sanitizer can follow.
+/// So many rows of x that each thread block takes many tiles, some of them at once with the tiles of another.
+TEST_F(WeightTest, ManyRowsOfX) {
+  const std::vector<std::string> names = weight_matmul_kernel_names();
+  for (const char* scheme : {"fp16", "bf16", "int8:row", "int4:block128", "fp6_e3m2:row", "nvfp4"})
+    for (const Shape& shape : {Shape{384, 384}, Shape{8192, 384}, Shape{384, 1024}}) {
+      Case c;
+      c.q = random_weight(scheme, shape[0], shape[1]);
+      c.w = prepare_weight(c.q, *stream_);
+      const bool is_bf16 = c.w.scheme.element == kBf16;
+      c.x = values(is_bf16 ? DType::kBf16 : DType::kF16, {8192, shape[1]});
+      for (const DType out : {DType::kF16, DType::kF32}) {
+        c.out = out;
+        c.options.kernel = {};
+        for (int again = 0; again < 3; ++again) expect_right(c, describe(c));
+        for (const std::string& name : names) {
+          c.options.kernel = name;
+          if (name.find("128x") != std::string::npos && takes(c, name)) expect_right(c, describe(c));
+        }
+      }
+    }
+}
+
 TEST_F(WeightTest, SmallProductsOfEveryRow) {
   for (const std::string& name : weight_matmul_kernel_names())
     for (const char* scheme : {"int4:block128:asym", "fp6_e3m2:row", "nvfp4", "mxfp4", "fp16"})

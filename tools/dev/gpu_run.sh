@@ -14,14 +14,16 @@ deps=()
 generator=(); command -v ninja > /dev/null && generator=(-G Ninja)
 cmake -B build/gpu "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DNARROW_CUDA=ON -DNARROW_CUDA_ARCHITECTURES=90a-real -DNARROW_BUILD_TOOLS=OFF \
   -DNARROW_WARNINGS_AS_ERRORS=OFF "${deps[@]}" > "$out/configure.log" 2>&1 || { tail -20 "$out/configure.log"; exit 1; }
-cmake --build build/gpu -j "$(nproc)" --target cuda_test cuda_fused_test bench_cuda_memory_bound bench_cuda_fused > "$out/build.log" 2>&1 ||
+cmake --build build/gpu -j "$(nproc)" --target gpu_tests gpu_benches > "$out/build.log" 2>&1 ||
   { grep -E 'error|FAILED' -A5 "$out/build.log" | head -60; exit 1; }
 bin=build/gpu/bin
 
 run_test() {
   local status=0
-  for name in cuda_test cuda_fused_test; do
-    "$bin/$name" --gtest_brief=1 "$@" > "$out/$name.log" 2>&1 || status=$?
+  for program in "$bin"/cuda_*test; do
+    local name=${program##*/}
+    "$program" --gtest_brief=1 "$@" > "$out/$name.log" 2>&1 || status=$?
+    echo "$name:"
     grep -E 'FAILED|PASSED|SKIPPED|Failure' -A6 "$out/$name.log" | head -60
   done
   run_python || status=$?
@@ -34,7 +36,10 @@ run_python() {
   return "${PIPESTATUS[0]}"
 }
 run_bench() {
-  for name in cuda_memory_bound cuda_fused; do "$bin/bench_$name" --json "$out/$name.json" "$@" | tee "$out/$name.log"; done
+  for program in "$bin"/bench_cuda_*; do
+    local name=${program##*/bench_}
+    "$program" --json "$out/$name.json" "$@" | tee "$out/$name.log"
+  done
 }
 # Reduced: a few kernels of every kind at small sizes. The tools run side by side.
 run_sanitize() {
