@@ -125,6 +125,10 @@ class WeightConsumer {
     release(shared.weights_empty[weights.slot]);
     weights.advance(p.weight_slots);
   }
+  /// Decoding has waited for what it loaded. Dense weights are operands as they are loaded: the products that take them wait for them, so
+  /// that their slot can only be given back after those are issued. An arrival overtakes loads that are under way, and products of 256
+  /// tokens hold loads up for long enough that the next weights came first.
+  static constexpr bool kLoadsAreOperands = T::kBits > 8;
   __device__ void release_tokens() {
     release(shared.tokens_empty[tokens.slot]);
     tokens.advance(p.token_slots);
@@ -240,7 +244,7 @@ class WeightConsumer {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         decode_half(chunk, words, half, a[half]);
-        if (half == 1) release_weights();
+        if (half == 1 && !kLoadsAreOperands) release_weights();
         shared.tokens_full[tokens.slot].wait(tokens.parity);
         const std::uint32_t b = token_word(tokens.slot, 0);
         pin(sums);
@@ -248,6 +252,7 @@ class WeightConsumer {
 #pragma unroll
         for (int step = 0; step < 4; ++step) wgmma_registers<T::kBf16>(sums, a[half] + step * 4, operand(b + step * 2), true);
         wgmma_commit();
+        if (half == 1 && kLoadsAreOperands) release_weights();
         wgmma_wait<1>();
         if (lent) release(shared.tokens_empty[before.slot]);
         lent = true;
@@ -283,11 +288,12 @@ class WeightConsumer {
       for (int step = 0; step < 4; ++step) wgmma_registers<T::kBf16>(accumulators, a[0] + step * 4, operand(b + step * 2), step > 0);
       wgmma_commit();
       decode_half(chunk_of(weights.slot), words, 1, a[1]);
-      release_weights();
+      if constexpr (!kLoadsAreOperands) release_weights();
       wgmma_fence();
 #pragma unroll
       for (int step = 0; step < 4; ++step) wgmma_registers<T::kBf16>(accumulators, a[1] + step * 4, operand(b1 + step * 2), true);
       wgmma_commit();
+      if constexpr (kLoadsAreOperands) release_weights();
     };
     load(scales);
     issue();
