@@ -116,7 +116,7 @@ class Model {  ///< weights as they were read, ready to run; copying shares them
   double bits_per_weight() const;
   std::uint64_t weight_bytes() const;
 
-  Device device() const;
+  Device device() const;  ///< where it runs: the CPU, or a GPU
 
   /// Schemes of a cache: fp32, fp16, bf16, or any with one scale per row, such as fp8_e4m3:row and int8:row (on CUDA: these alone).
   KvCache make_cache(const Scheme& scheme = Scheme::parse("fp32")) const;

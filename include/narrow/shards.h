@@ -37,8 +37,8 @@ class ShardedQuantize {
   /// Opens the input and plans; throws as quantize_checkpoint does before it writes.
   ShardedQuantize(const std::filesystem::path& input, const Recipe& recipe);
 
-  const Plan& plan() const;
-  const std::vector<Shard>& shards() const;
+  const Plan& plan() const;                  ///< every tensor's fate
+  const std::vector<Shard>& shards() const;  ///< in the order of their files
   /// Of the library's version, the recipe and the input's headers, as 16 hexadecimal digits: processes with the same one write the same.
   const std::string& fingerprint() const;
   /// Throws where `output` is taken, lies in the input or has too little room.
