@@ -1,6 +1,7 @@
 // Files that are not what they claim to be: each gives one typed sentence, quickly, and leaves nothing behind.
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 
 #include "io/files.h"
 #include "narrow/error.h"
@@ -148,23 +149,30 @@ std::vector<Malformed> malformed_files() {
   return files;
 }
 
+/// The promise is of builds as they are shipped; checks at every access make a program several times as slow.
+#ifdef __SANITIZE_ADDRESS__
+constexpr double kMostSeconds = 0.25;
+#else
+constexpr double kMostSeconds = 0.05;
+#endif
+
 class MalformedFile : public testing::TestWithParam<Malformed> {};
 
 TEST_P(MalformedFile, GivesOneSentenceQuicklyAndNoOutput) {
   const test::TemporaryDirectory place;
   test::write_bytes(place / "model.safetensors", GetParam().bytes);
-  double best = 1.0;  // of three: other processes may hold the core once
+  double best = 1.0;  // processor time, of three
   for (int attempt = 0; attempt < 3; ++attempt) {
-    const auto begin = std::chrono::steady_clock::now();
+    const std::clock_t begin = std::clock();
     try {
       open_checkpoint(place / "model.safetensors");
       FAIL() << "accepted";
     } catch (const CorruptFile& error) {
       test::expect_sentence(error.what(), "model.safetensors");
     }
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    best = std::min(best, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
   }
-  EXPECT_LT(best, 0.05);
+  EXPECT_LT(best, kMostSeconds);
   EXPECT_THROW(quantize_checkpoint(place / "model.safetensors", place / "out", {.scheme = Scheme::parse("int8:row")}), CorruptFile);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(place.path()), {}), 1);
   EXPECT_EQ(verify_checkpoint(place / "model.safetensors").problems.size(), 1u);
