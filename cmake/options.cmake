@@ -3,6 +3,7 @@ set(developing ${PROJECT_IS_TOP_LEVEL})
 if(SKBUILD)  # a wheel holds the library, its bindings and the command
   set(developing OFF)
 endif()
+option(NARROW_OPERATIONS_ONLY "Formats, kernels and operations without files, methods and models: for testing another instruction set" OFF)
 option(NARROW_MINIMAL "Build a small shared library: the C interface without checkpoints, fast for int8 and int4 (cmake/minimal_library.cmake)" OFF)
 option(NARROW_STATIC_COMMAND "Link the command statically, for machines without its libraries" OFF)
 if(NARROW_MINIMAL)
