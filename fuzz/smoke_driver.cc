@@ -1,6 +1,7 @@
 // Runs a fuzz target without libFuzzer, for compilers that have none and for a quick look in every test run: the seeds first, then their
-// mutations for a while, without coverage to guide them. smoke SECONDS FOLDER; prints how many inputs were tried.
-#include <chrono>
+// mutations, without coverage to guide them. The inputs follow from the seeds, their number and START alone, so a test that passes once
+// passes always; another START looks elsewhere. smoke INPUTS FOLDER [START]; the last input is kept beside the program.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -17,8 +18,8 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t s
 
 namespace {
 
-constexpr unsigned kSeed = 20240607;
-std::mt19937 generator(kSeed);
+std::mt19937 generator;
+std::filesystem::path kept;
 
 std::size_t below(std::size_t count) { return count == 0 ? 0 : generator() % count; }
 
@@ -31,6 +32,7 @@ void run(const std::string& input) {
   // Memory of exactly this size, so that a read past the end is seen.
   std::vector<std::uint8_t> bytes(input.begin(), input.end());
   bytes.reserve(1);  // no bytes still have a place
+  std::ofstream(kept, std::ios::binary) << input;
   LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
 }
 
@@ -68,31 +70,33 @@ extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, st
 }
 
 int main(int count, char** arguments) {
-  if (count != 3) {
-    std::fputs("usage: smoke SECONDS FOLDER\n", stderr);
+  if (count != 3 && count != 4) {
+    std::fputs("usage: smoke INPUTS FOLDER [START]\n", stderr);
     return 2;
   }
+  kept = std::string(arguments[0]) + ".input";
   constexpr std::size_t kLargest = 4096;
+  const std::int64_t wanted = std::atoll(arguments[1]);
+  generator.seed(count == 4 ? static_cast<unsigned>(std::atoi(arguments[3])) : 20240607u);
   std::vector<std::string> inputs;
   for (const auto& entry : std::filesystem::directory_iterator(arguments[2])) inputs.push_back(text_of(entry.path()));
+  std::sort(inputs.begin(), inputs.end());  // folders have no order of their own
   if (inputs.empty()) {
     std::fprintf(stderr, "%s holds no seeds\n", arguments[2]);
     return 2;
   }
   for (const std::string& input : inputs) run(input);
   const std::size_t seeds = inputs.size();
-  std::int64_t executions = static_cast<std::int64_t>(seeds);
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(std::atoi(arguments[1]));
-  while (std::chrono::steady_clock::now() < end) {
+  for (std::int64_t executions = static_cast<std::int64_t>(seeds); executions < wanted; ++executions) {
     std::string input = inputs[below(inputs.size())];
     const std::size_t size = input.size();
     input.resize(std::max(2 * size, kLargest));
     input.resize(
         LLVMFuzzerCustomMutator(reinterpret_cast<std::uint8_t*>(input.data()), size, input.size(), static_cast<unsigned>(generator())));
     run(input);
-    ++executions;
     if (inputs.size() < 2 * seeds + 64 && below(64) == 0) inputs.push_back(input);  // some mutations of mutations
   }
-  std::printf("%lld inputs, %zu of them seeds\n", static_cast<long long>(executions), seeds);
+  std::filesystem::remove(kept);
+  std::printf("%zu seeds, %lld inputs\n", seeds, static_cast<long long>(wanted));
   return 0;
 }

@@ -11,6 +11,9 @@
 
 namespace narrow {
 
+/// The longest edge that a scheme's block can have; what is read from strings and files is held to it.
+inline constexpr std::int64_t kLargestBlock = std::int64_t{1} << 30;
+
 /// One scale per rows x cols rectangle of a matrix; 0 stands for the whole dimension.
 /// A last, shorter rectangle is legal. Of a tensor of rank 3 or 4 every matrix (last two dimensions) starts anew.
 struct Granularity {

@@ -11,8 +11,6 @@
 namespace narrow {
 namespace {
 
-constexpr std::int64_t kLargestBlock = std::int64_t{1} << 30;
-
 Scheme mx(const Format& element) {
   return {.element = element, .granularity = Granularity::block(32), .scale = kE8m0, .rule = ScaleRule::kSharedExponent};
 }

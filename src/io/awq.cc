@@ -53,7 +53,7 @@ InteropTensor unpack(const ModuleReader& module) {
   const Tensor qweight = module.read(".qweight", DType::kI32, 2), qzeros = module.read(".qzeros", DType::kI32, 2),
                scales = module.read(".scales", DType::kF16, 2);
   const std::int64_t k = qweight.shape()[0], n = qweight.shape()[1] * 8, groups = scales.shape()[0],
-                     group = given_group > 0 ? given_group : k;
+                     group = given_group > 0 ? block_edge(given_group) : k;
   if (k == 0 || n == 0 || k % group != 0 || groups != k / group || scales.shape()[1] != n || qzeros.shape() != Shape{groups, n / 8})
     module.reject(fmt::format("qweight {}, qzeros {} and scales {} do not fit groups of {}", to_string(qweight.shape()),
                               to_string(qzeros.shape()), to_string(scales.shape()), given_group));

@@ -8,11 +8,24 @@
 namespace narrow::io {
 namespace {
 
-constexpr std::size_t kLongestPattern = 512, kLongestName = 1024;
+constexpr std::size_t kLongestPattern = 512, kLongestName = 1024, kMostDigits = 6;
+
+/// std::regex adds up the digits of {n,m} and of back references without a limit, and overflows.
+bool has_endless_number(const std::string& pattern) {
+  std::size_t digits = 0;
+  char before = ' ';
+  for (const char c : pattern) {
+    digits = c >= '0' && c <= '9' ? digits + 1 : 0;
+    if (digits == 0) before = c;
+    if (digits > kMostDigits && (before == '{' || before == ',' || before == '\\')) return true;
+  }
+  return false;
+}
 
 std::regex compiled(const std::string& pattern) {
   if (pattern.size() > kLongestPattern)
     throw InvalidArgument(fmt::format("the pattern {} is longer than {} characters", in_quotes(pattern), kLongestPattern));
+  if (has_endless_number(pattern)) throw InvalidArgument(fmt::format("the pattern {} repeats too often", in_quotes(pattern)));
   auto flags = std::regex::ECMAScript | std::regex::optimize;
 #if defined(__GLIBCXX__)
   flags |= std::regex_constants::__polynomial;  // no exponential backtracking, and no back references

@@ -1,6 +1,7 @@
 #include "io/compressed_tensors.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -174,16 +175,18 @@ Granularity granularity_of(const Json& arguments) {
     const Json& block = arguments.at("block_structure");
     if (block.is_string()) {  // "128x128"
       const std::string text = block.get<std::string>();
-      const std::size_t cross = text.find('x');
-      return Granularity::block(std::atoll(text.c_str()), cross == std::string::npos ? 0 : std::atoll(text.c_str() + cross + 1));
+      std::int64_t rows = 0, cols = 0;
+      const char* const end = text.data() + text.size();
+      const auto [cross, wrong] = std::from_chars(text.data(), end, rows);
+      if (wrong != std::errc{} || cross == end || *cross != 'x' || std::from_chars(cross + 1, end, cols).ptr != end)
+        throw InvalidArgument(fmt::format("the block_structure {} is not of the form 128x128", in_quotes(text)));
+      return Granularity::block(block_edge(rows), block_edge(cols));
     }
-    return Granularity::block(whole_number(block, std::size_t{0}), whole_number(block, 1));
+    return Granularity::block(block_edge(whole_number(block, std::size_t{0})), block_edge(whole_number(block, 1)));
   }
   if (strategy != "group" && strategy != "tensor_group")
     throw Unsupported(fmt::format("compressed-tensors' strategy {} is not read for weights", in_quotes(strategy)));
-  const std::int64_t group = whole_number(arguments, "group_size");
-  if (group < 1) throw InvalidArgument(fmt::format("a group of {} columns is none", group));
-  return Granularity::block(group);
+  return Granularity::block(block_edge(whole_number(arguments, "group_size")));
 }
 
 /// Before 0.17 words held whole codes; the number of words says which it is, and the version where it does not.

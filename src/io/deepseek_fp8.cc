@@ -34,8 +34,7 @@ void pack(const InteropTensor& tensor, const Json&, std::span<StoredBytes> store
 InteropTensor unpack(const ModuleReader& module) {
   const Json& block = module.config().at("weight_block_size");
   const Tensor codes = module.read(".weight", DType::kF8E4m3, 2), scales = module.read(".weight_scale_inv", DType::kF32, 2);
-  const Scheme scheme = scheme_of(whole_number(block, std::size_t{0}), whole_number(block, 1));
-  if (scheme.granularity.rows <= 0 || scheme.granularity.cols <= 0) module.reject("weight_block_size is not two positive numbers");
+  const Scheme scheme = scheme_of(block_edge(whole_number(block, std::size_t{0})), block_edge(whole_number(block, 1)));
   const ScaleGrid grid = scale_grid(scheme, codes.shape());
   if (scales.shape() != Shape{grid.rows, grid.cols})
     module.reject(fmt::format("weight_scale_inv has the shape {}, not [{}, {}]", to_string(scales.shape()), grid.rows, grid.cols));

@@ -92,7 +92,7 @@ InteropTensor unpack(const ModuleReader& module) {
   const std::int64_t groups = scales.shape()[0], n = scales.shape()[1];
   if (qweight.shape()[0] * 32 % bits != 0)
     module.reject(fmt::format("qweight {} does not hold codes of {} bits", to_string(qweight.shape()), bits));
-  const std::int64_t k = qweight.shape()[0] * 32 / bits, group = given_group > 0 ? given_group : k;
+  const std::int64_t k = qweight.shape()[0] * 32 / bits, group = given_group > 0 ? block_edge(given_group) : k;
   if (k == 0 || n == 0 || qweight.shape()[1] != n || groups != (k + group - 1) / group ||
       qzeros.shape() != Shape{groups, words_of(n, bits)})
     module.reject(fmt::format("qweight {}, qzeros {} and scales {} do not fit {} bits and groups of {}", to_string(qweight.shape()),

@@ -235,6 +235,12 @@ CodeMatrix zero_points_of(const QuantizedTensor& q) {
   return zeros;
 }
 
+std::int64_t block_edge(std::int64_t edge) {
+  if (edge < 1 || edge > kLargestBlock)
+    throw InvalidArgument(fmt::format("a block or group has 1 to {} rows or columns, not {}", kLargestBlock, edge));
+  return edge;
+}
+
 std::int64_t group_size(const Scheme& scheme, const Shape& shape) {
   return scheme.granularity.cols > 0 ? scheme.granularity.cols : as_matrices(shape).cols;
 }

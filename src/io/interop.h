@@ -125,6 +125,8 @@ Buffer bytes_of(std::span<const std::uint32_t> words);
 std::vector<std::uint32_t> words_in(const Tensor& tensor);
 /// Zero points [grid rows, grid columns]; the middle code of symmetric schemes.
 CodeMatrix zero_points_of(const QuantizedTensor& q);
+/// The edge of a block or group that a file names: throws InvalidArgument unless it is one that a scheme can have.
+std::int64_t block_edge(std::int64_t edge);
 /// Columns that share a scale: of a row scheme all of them.
 std::int64_t group_size(const Scheme& scheme, const Shape& shape);
 /// int2, int3, int4 or int8 (uint where asymmetric) with one scale per row (group 0) or per group of columns.

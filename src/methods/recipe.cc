@@ -1,21 +1,19 @@
 #include "methods/recipe_match.h"
 
-#include <regex>
+#include <optional>
 
 #include <fmt/format.h>
 
+#include "io/bounded_regex.h"
 #include "io/text.h"
 #include "narrow/error.h"
 
 namespace narrow {
 namespace {
 
-// std::regex recurses with the length of what it reads.
-constexpr std::size_t kLongestPattern = 512;
-constexpr std::size_t kLongestName = 1024;
-
 constexpr std::string_view kWeight = ".weight";
 constexpr std::string_view kLinear = "Linear";
+constexpr std::string_view kExpression = "re:";
 
 std::string_view module_of(std::string_view name) {
   if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
@@ -59,17 +57,7 @@ class Pattern {
  public:
   explicit Pattern(const std::string& text) : text_(text) {
     if (text.empty()) throw InvalidArgument("recipe: a pattern is empty; use a tensor's name, a module's name, Linear, or re: and a regular expression");
-    if (text.size() > kLongestPattern) throw InvalidArgument(fmt::format("recipe: the pattern {} is longer than {} characters", io::in_quotes(text), kLongestPattern));
-    if (!text.starts_with("re:")) return;
-    auto flags = std::regex::ECMAScript | std::regex::optimize;
-#if defined(__GLIBCXX__)
-    flags |= std::regex_constants::__polynomial;  // no exponential backtracking, and no back references
-#endif
-    try {
-      regex_ = std::make_unique<std::regex>(text.substr(3), flags);
-    } catch (const std::regex_error& error) {
-      throw InvalidArgument(fmt::format("recipe: {} is not a regular expression: {}", io::in_quotes(text), error.what()));
-    }
+    if (text.starts_with(kExpression)) regex_.emplace(text.substr(kExpression.size()));
   }
 
   const std::string& text() const { return text_; }
@@ -78,21 +66,12 @@ class Pattern {
   bool matches(std::string_view name) const {
     const std::string_view module = module_of(name);
     if (!regex_) return text_ == name || text_ == module || text_ == last_part(module);
-    if (name.size() > kLongestName)
-      throw InvalidArgument(fmt::format("recipe: tensor {} has a name of {} characters, too long for {}", io::in_quotes(name), name.size(), io::in_quotes(text_)));
-    return finds(name) || finds(module);
+    return regex_->matches(name) || regex_->matches(module);
   }
 
  private:
-  bool finds(std::string_view text) const {
-    try {
-      return std::regex_search(text.begin(), text.end(), *regex_, std::regex_constants::match_continuous);
-    } catch (const std::regex_error& error) {
-      throw InvalidArgument(fmt::format("recipe: {} is too complex: {}", io::in_quotes(text_), error.what()));
-    }
-  }
   std::string text_;
-  std::unique_ptr<std::regex> regex_;
+  std::optional<io::BoundedRegex> regex_;
 };
 
 }  // namespace

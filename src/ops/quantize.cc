@@ -140,6 +140,9 @@ void require_sizes(const QuantizedTensor& q) {
 
 std::size_t packed_row_bytes(const Scheme& scheme, std::int64_t cols) { return packed_bytes(cols, scheme.element.bits); }
 
+/// How many tiles cover a size. The usual size + tile - 1 overflows on tiles that a caller made without a string.
+static std::int64_t tiles_over(std::int64_t size, std::int64_t tile) { return size / tile + (size % tile != 0 ? 1 : 0); }
+
 ScaleGrid scale_grid(const Scheme& scheme, const Shape& shape) {
   const MatrixShape matrix = as_matrices(shape);
   ScaleGrid grid;
@@ -156,9 +159,9 @@ ScaleGrid scale_grid(const Scheme& scheme, const Shape& shape) {
   const std::int64_t rows = scheme.granularity.rows, cols = scheme.granularity.cols;
   grid.tile_rows = rows == 0 ? grid.matrix_rows : rows;
   grid.tile_cols = cols == 0 ? std::max<std::int64_t>(matrix.cols, 1) : cols;
-  grid.tiles_per_matrix = (matrix.rows + grid.tile_rows - 1) / grid.tile_rows;
+  grid.tiles_per_matrix = tiles_over(matrix.rows, grid.tile_rows);
   grid.rows = matrix.matrices * grid.tiles_per_matrix;
-  grid.cols = (matrix.cols + grid.tile_cols - 1) / grid.tile_cols;
+  grid.cols = tiles_over(matrix.cols, grid.tile_cols);
   return grid;
 }
 
