@@ -68,7 +68,8 @@ struct Recipe {
 
   /// A scheme, or a preset by its name: weights and activations together.
   static Recipe of(std::string_view scheme_or_preset);
-  /// Reads a YAML recipe: scheme, targets, ignore, rules, on_nonfinite. Throws InvalidArgument naming the line.
+  /// Reads a YAML recipe: scheme (or a preset), activations, targets, ignore, rules, activation_rules, on_nonfinite. Throws
+  /// InvalidArgument naming the line.
   static Recipe load_yaml(const std::filesystem::path& path);
   /// All of it as one line of JSON, to travel between processes. from_json throws InvalidArgument for what to_json does not write.
   std::string to_json() const;

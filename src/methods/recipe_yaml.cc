@@ -1,6 +1,7 @@
 /// Recipe::load_yaml: compiled with yaml-cpp where that was found.
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include <fmt/format.h>
@@ -16,32 +17,48 @@ namespace {
 
 constexpr std::uint64_t kLargestRecipe = std::uint64_t{1} << 20;
 
+constexpr std::string_view kKeys = "scheme, activations, targets, ignore, rules, activation_rules and on_nonfinite";
+
+/// none leaves the inputs as they are.
+std::optional<ActivationScheme> parse_inputs(std::string_view text) {
+  return text == "none" ? std::nullopt : std::optional(ActivationScheme::parse(text));
+}
+
 class Reader {
  public:
   explicit Reader(std::filesystem::path path) : path_(std::move(path)) {}
 
   Recipe read(const YAML::Node& document) const {
-    if (!document.IsMap()) fail(document, "a recipe is a map with the keys scheme, targets, ignore, rules and on_nonfinite");
+    if (!document.IsMap()) fail(document, fmt::format("a recipe is a map with the keys {}", kKeys));
     std::set<std::string> seen;
-    Recipe recipe;
+    Recipe recipe, named;
+    std::vector<std::pair<std::string, std::optional<ActivationScheme>>> input_rules;
     for (const auto& entry : document) {
       const std::string key = text_of(entry.first);
       if (!seen.insert(key).second) fail(entry.first, fmt::format("the key {} is there twice", io::in_quotes(key)));
       if (key == "scheme") {
-        recipe.scheme = scheme_of(entry.second);
+        named = parsed(entry.second, text_of(entry.second), Recipe::of);
+      } else if (key == "activations") {
+        if (const auto inputs = parsed(entry.second, text_of(entry.second), parse_inputs)) recipe.activations = ActivationRecipe{*inputs};
       } else if (key == "targets") {
         recipe.targets = list_of(entry.second);
       } else if (key == "ignore") {
         recipe.ignore = list_of(entry.second);
       } else if (key == "rules") {
-        recipe.rules = rules_of(entry.second);
+        recipe.rules = rules_of(entry.second, Scheme::parse);
+      } else if (key == "activation_rules") {
+        input_rules = rules_of(entry.second, parse_inputs);
       } else if (key == "on_nonfinite") {
-        recipe.on_nonfinite = parsed(entry.second, parse_on_nonfinite);
+        recipe.on_nonfinite = parsed(entry.second, text_of(entry.second), parse_on_nonfinite);
       } else {
-        fail(entry.first, fmt::format("the key {} is not known; use scheme, targets, ignore, rules and on_nonfinite", io::in_quotes(key)));
+        fail(entry.first, fmt::format("the key {} is not known; use {}", io::in_quotes(key), kKeys));
       }
     }
     if (!seen.contains("scheme")) fail(document, "it has no scheme");
+    recipe.scheme = named.scheme;
+    if (!seen.contains("activations")) recipe.activations = named.activations;
+    if (!recipe.activations && !input_rules.empty()) fail(document, "activation_rules need activations, or a preset that has them");
+    if (recipe.activations) recipe.activations->rules = std::move(input_rules);
     return recipe;
   }
 
@@ -55,11 +72,10 @@ class Reader {
     if (!node.IsScalar()) fail(node, "a text must be here");
     return node.Scalar();
   }
-  Scheme scheme_of(const YAML::Node& node) const { return parsed(node, Scheme::parse); }
   template <typename Value>
-  Value parsed(const YAML::Node& node, Value (*parse)(std::string_view)) const {
+  Value parsed(const YAML::Node& node, const std::string& text, Value (*parse)(std::string_view)) const {
     try {
-      return parse(text_of(node));
+      return parse(text);
     } catch (const InvalidArgument& wrong) {
       fail(node, wrong.what());
     }
@@ -73,25 +89,21 @@ class Reader {
     return texts;
   }
   /// - {match: PATTERN, scheme: SCHEME}   or   - PATTERN=SCHEME
-  std::vector<std::pair<std::string, Scheme>> rules_of(const YAML::Node& node) const {
-    std::vector<std::pair<std::string, Scheme>> rules;
+  template <typename Value>
+  std::vector<std::pair<std::string, Value>> rules_of(const YAML::Node& node, Value (*parse)(std::string_view)) const {
+    std::vector<std::pair<std::string, Value>> rules;
     if (node.IsNull()) return rules;
     if (!node.IsSequence()) fail(node, "a list of rules must be here");
     for (const YAML::Node& item : node) {
       if (item.IsScalar()) {
         const std::string text = item.Scalar();
-        const std::size_t equals = text.find('=', 0);
-        const std::size_t last = text.rfind("=", text.rfind(":scale=") == std::string::npos ? std::string::npos : text.rfind(":scale="));
+        const std::size_t equals = text.rfind('=', text.rfind(":scale="));  // npos, where no scale is named: the last of all
         if (equals == std::string::npos) fail(item, "a rule is PATTERN=SCHEME");
-        try {
-          rules.emplace_back(text.substr(0, last), Scheme::parse(text.substr(last + 1)));
-        } catch (const InvalidArgument& wrong) {
-          fail(item, wrong.what());
-        }
+        rules.emplace_back(text.substr(0, equals), parsed(item, text.substr(equals + 1), parse));
         continue;
       }
       if (!item.IsMap() || item.size() != 2 || !item["match"] || !item["scheme"]) fail(item, "a rule has the two keys match and scheme");
-      rules.emplace_back(text_of(item["match"]), scheme_of(item["scheme"]));
+      rules.emplace_back(text_of(item["match"]), parsed(item["scheme"], text_of(item["scheme"]), parse));
     }
     return rules;
   }

@@ -88,6 +88,22 @@ TEST(RecipeYaml, IsReadWhole) {
   EXPECT_EQ(load("scheme: msfp12\non_nonfinite: keep").on_nonfinite, OnNonFinite::kKeep);
 }
 
+TEST(RecipeYaml, NamesActivationsAndPresets) {
+  const Recipe recipe = load("activations: int8:tensor:static\nscheme: int4:block128\nactivation_rules:\n  - down_proj=none\n"
+                             "  - {match: 're:.*o_proj', scheme: int8:row:dynamic}\n");
+  ASSERT_TRUE(recipe.activations);
+  EXPECT_EQ(recipe.activations->scheme, ActivationScheme::parse("int8:tensor:static"));
+  ASSERT_EQ(recipe.activations->rules.size(), 2u);
+  EXPECT_EQ(recipe.activations->scheme_of("model.layers.0.mlp.down_proj"), std::nullopt);
+  EXPECT_EQ(recipe.activations->scheme_of("model.layers.0.self_attn.o_proj"), ActivationScheme::parse("int8:row"));
+  const Recipe preset = load("activation_rules: [down_proj=none]\nscheme: FP8_DYNAMIC");
+  EXPECT_EQ(preset.scheme, Recipe::of("FP8_DYNAMIC").scheme);
+  ASSERT_TRUE(preset.activations);
+  EXPECT_EQ(preset.activations->scheme, Recipe::of("FP8_DYNAMIC").activations->scheme);
+  EXPECT_EQ(preset.activations->rules.size(), 1u);
+  EXPECT_FALSE(load("scheme: FP8_DYNAMIC\nactivations: none").activations);
+}
+
 TEST(RecipeYaml, ErrorsNameTheLine) {
   const auto expect_line = [](const std::string& text, std::string_view line) {
     try {
@@ -106,6 +122,9 @@ TEST(RecipeYaml, ErrorsNameTheLine) {
   expect_line("scheme: int8:row\nrules: 5", "recipe.yaml:2:");
   expect_line("scheme: [int8:row]", "recipe.yaml:1:");
   expect_line("scheme: int8:row\n bad: [", "recipe.yaml:");
+  expect_line("scheme: int8:row\nactivations: int8:tensor", "recipe.yaml:2:");
+  expect_line("scheme: int8:row\nactivation_rules: [a=none]", "recipe.yaml:");
+  expect_line("scheme: int8:row\nactivations: int8:row\nactivation_rules:\n  - a", "recipe.yaml:4:");
   expect_line("- a", "recipe.yaml:1:");
   expect_line("targets: [a]", "recipe.yaml:1:");
   expect_line("", "recipe.yaml:1:");

@@ -24,7 +24,7 @@ void add_recipe_options(CLI::App& command, const Context& context, RecipeOptions
       ->option_text("PATTERN ...");
   command.add_option("--ignore", options.ignore, "Leave these alone (default: lm_head), targets or not")->option_text("PATTERN ...");
   command.add_option("--rule", options.rules, "Another scheme for some: 're:.*down_proj=int8:row'")->option_text("PATTERN=SCHEME ...");
-  command.add_option("--recipe", options.recipe_file, "A YAML file with scheme, targets, ignore, rules; flags win")->option_text("FILE");
+  command.add_option("--recipe", options.recipe_file, "A YAML file with scheme, activations, targets, ignore, rules; flags win")->option_text("FILE");
   add_activation_options(command, options.activations);
   command.add_option("--rounding", options.rounding, "nearest_even (default), toward_zero or stochastic")->option_text("HOW");
   command
