@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/sm90/byte_kernels.h"
+#include "kernels/cuda/sm90/tensor_map.h"
 
 namespace narrow::cuda {
 namespace {
@@ -33,45 +34,6 @@ const ByteInstance* find_instance(const ByteProblem& problem, int config) {
   return found == nullptr && problem.scaling == ByteScaling::kOuterFast ? find(ByteScaling::kOuter) : found;  // promoting is never wrong
 }
 
-/// cuTensorMapEncodeTiled, from the driver that is there: the library does not link it.
-PFN_cuTensorMapEncodeTiled_v12000 encoder() {
-  static const PFN_cuTensorMapEncodeTiled_v12000 function = [] {
-    void* address = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &found) != cudaSuccess)
-      return PFN_cuTensorMapEncodeTiled_v12000{};
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(address);
-  }();
-  return function;
-}
-
-/// A matrix of `rows` rows of `columns` elements, `pitch` bytes apart, copied in boxes of box_columns x box_rows; or stripes of such
-/// matrices, box_stripes at a time.
-struct MapOf {
-  const void* data;
-  int element_bytes;  ///< 1, 2, 4; of scales 4
-  std::int64_t columns, rows, pitch;
-  int box_columns, box_rows;
-  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
-  int dimensions = 2;
-  std::int64_t stripe_pitch = 0, stripes = 1;
-  int box_stripes = 1;
-};
-
-bool encode_map(CUtensorMap& map, const MapOf& m) {
-  const CUtensorMapDataType type = m.element_bytes == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                                   : m.element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
-                                                          : CU_TENSOR_MAP_DATA_TYPE_UINT32;
-  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows), static_cast<cuuint64_t>(m.stripes)},
-                   strides[2] = {static_cast<cuuint64_t>(m.pitch), static_cast<cuuint64_t>(m.stripe_pitch)};
-  const cuuint32_t box[3] = {static_cast<cuuint32_t>(m.box_columns), static_cast<cuuint32_t>(m.box_rows),
-                             static_cast<cuuint32_t>(m.box_stripes)};
-  const cuuint32_t steps[3] = {1, 1, 1};
-  return encoder()(&map, type, static_cast<cuuint32_t>(m.dimensions), const_cast<void*>(m.data), sizes, strides, box, steps,
-                   CU_TENSOR_MAP_INTERLEAVE_NONE, m.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
 std::int64_t rows_of_a(const ByteProblem& p) { return p.grouping == ByteGrouping::kRowCounts ? std::int64_t{p.groups} * p.m : p.m; }
 std::int64_t rows_of_d(const ByteProblem& p) {
   return p.grouping == ByteGrouping::kRowCounts || p.grouping == ByteGrouping::kDepth ? std::int64_t{p.groups} * p.m : p.m;
@@ -98,33 +60,31 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   const ByteConfig& c = byte_configs()[static_cast<std::size_t>(plan.config)];
   if (c.use == TileUse::kFewRows) return launch_few_rows(problem, stream);
   const ByteInstance* instance = find_instance(problem, plan.config);
-  if (instance == nullptr || encoder() == nullptr) return cudaErrorNotSupported;
+  if (instance == nullptr || tensor_map_encoder() == nullptr) return cudaErrorNotSupported;
   const int k_blocks = ceil_div(problem.k, kTileK), cluster = c.cluster_m * c.cluster_n;
   CUtensorMap a{}, b{}, sa{}, sb{}, sa4{}, d{};  // of the left and the right operand, their scales, four scales of the left, the output
   const int rows_a = c.swapped() ? c.tile_n : c.tile_m / c.cluster_n, rows_b = c.swapped() ? c.tile_m : c.tile_n / c.cluster_m;
   const auto codes = [&](const void* data, std::int64_t rows, std::int64_t pitch, int box_rows) {
-    return MapOf{data, 1, problem.k, rows, pitch, kTileK, box_rows};
+    return MatrixMap{data, 1, problem.k, rows, pitch, kTileK, box_rows};
   };
   const auto scales = [&](const float* data, std::int64_t rows, int box) {
-    return MapOf{data, 4, rows, k_blocks, rows * 4, box, 1, CU_TENSOR_MAP_SWIZZLE_NONE};
+    return MatrixMap{data, 4, rows, k_blocks, rows * 4, box * 4, 1, false};
   };
-  MapOf map_a = codes(problem.a, rows_of_a(problem), problem.a_pitch, rows_a);
+  MatrixMap map_a = codes(problem.a, rows_of_a(problem), problem.a_pitch, rows_a);
   if (problem.a_is_col32) {
-    map_a = {problem.a, 1, 32, problem.m, 32, 32, rows_a, CU_TENSOR_MAP_SWIZZLE_32B, 3};
-    map_a.stripe_pitch = std::int64_t{problem.m} * 32;
-    map_a.stripes = ceil_div(problem.k, 32);
-    map_a.box_stripes = kTileK / 32;
+    map_a = {problem.a, 1, 32, problem.m, 32, 32, rows_a};
+    map_a.stripes = {.pitch = std::int64_t{problem.m} * 32, .count = ceil_div(problem.k, 32), .box = kTileK / 32};
   }
-  bool encoded = encode_map(c.swapped() ? b : a, map_a) &&
-                 encode_map(c.swapped() ? a : b, codes(problem.b, rows_of_b(problem), problem.b_pitch, rows_b));
+  bool encoded = encode_matrix_map(c.swapped() ? b : a, map_a) &&
+                 encode_matrix_map(c.swapped() ? a : b, codes(problem.b, rows_of_b(problem), problem.b_pitch, rows_b));
   if (!is_outer(problem.scaling))
     encoded =
-        encoded && encode_map(c.swapped() ? sb : sa, scales(problem.a_scales, problem.a_scale_rows, c.swapped() ? c.tile_n : c.tile_m));
+        encoded && encode_matrix_map(c.swapped() ? sb : sa, scales(problem.a_scales, problem.a_scale_rows, c.swapped() ? c.tile_n : c.tile_m));
   if (!is_outer(problem.scaling) && problem.grouping == ByteGrouping::kRowOffsets)
-    encoded = encoded && encode_map(sa4, scales(problem.a_scales, problem.a_scale_rows, 4));
+    encoded = encoded && encode_matrix_map(sa4, scales(problem.a_scales, problem.a_scale_rows, 4));
   if (problem.scaling == ByteScaling::kBlockBlock)
     encoded =
-        encoded && encode_map(c.swapped() ? sa : sb, scales(problem.b_scales, problem.b_scale_rows, c.swapped() ? c.tile_m : c.tile_n));
+        encoded && encode_matrix_map(c.swapped() ? sa : sb, scales(problem.b_scales, problem.b_scale_rows, c.swapped() ? c.tile_m : c.tile_n));
   const ByteEpilogue& e = problem.epilogue;
   const int element_bytes = e.out == DType::kF32 || e.out == DType::kI32 ? 4 : (e.out == DType::kF16 || e.out == DType::kBf16 ? 2 : 1);
   const bool aligned = reinterpret_cast<std::uintptr_t>(problem.d) % 16 == 0 &&
@@ -135,11 +95,9 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   const bool boxed = aligned && simple && bytes_fit;
   const bool plain =
       boxed && e.bias == nullptr && e.activation == Activation::kNone && problem.a_zeros == nullptr && problem.b_zeros == nullptr;
-  if (boxed && !problem.d_is_col32) {
-    const int box_columns = 128 / element_bytes;
+  if (boxed && !problem.d_is_col32)
     encoded = encoded &&
-              encode_map(d, {problem.d, element_bytes, problem.n, rows_of_d(problem), problem.d_pitch * element_bytes, box_columns, 16});
-  }
+              encode_matrix_map(d, {problem.d, element_bytes, problem.n, rows_of_d(problem), problem.d_pitch * element_bytes, 128, 16});
   if (!encoded) return cudaErrorInvalidValue;
 
   const bool known = problem.grouping == ByteGrouping::kNone || problem.grouping == ByteGrouping::kDepth;

@@ -21,13 +21,18 @@ inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
   return function;
 }
 
-/// A matrix of `rows` rows of `columns` elements, `pitch` bytes apart, copied in boxes of box_bytes x box_rows; the swizzle is as wide as
-/// the box: 128, 64 bytes, or none.
+/// A matrix of `rows` rows of `columns` elements, `pitch` bytes apart, copied in boxes of box_bytes x box_rows; or stripes of such
+/// matrices, several of which make a box.
 struct MatrixMap {
   const void* data;
   int element_bytes;  ///< 1, 2, 4
   std::int64_t columns, rows, pitch;
   int box_bytes, box_rows;
+  bool swizzled = true;  ///< as wide as the box where that is 128, 64 or 32 bytes
+  struct {
+    std::int64_t pitch = 0, count = 1;
+    int box = 0;  ///< 0: no stripes
+  } stripes{};
 };
 
 inline bool encode_matrix_map(CUtensorMap& map, const MatrixMap& m) {
@@ -35,15 +40,19 @@ inline bool encode_matrix_map(CUtensorMap& map, const MatrixMap& m) {
   const CUtensorMapDataType type = m.element_bytes == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
                                    : m.element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
                                                           : CU_TENSOR_MAP_DATA_TYPE_UINT32;
-  const CUtensorMapSwizzle swizzle = m.box_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
-                                     : m.box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                                         : CU_TENSOR_MAP_SWIZZLE_NONE;
-  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows)},
-                   strides[1] = {static_cast<cuuint64_t>(m.pitch)};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(m.box_bytes / m.element_bytes), static_cast<cuuint32_t>(m.box_rows)},
-                   steps[2] = {1, 1};
-  return tensor_map_encoder()(&map, type, 2, const_cast<void*>(m.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  const CUtensorMapSwizzle swizzle = !m.swizzled          ? CU_TENSOR_MAP_SWIZZLE_NONE
+                                     : m.box_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B
+                                     : m.box_bytes == 64  ? CU_TENSOR_MAP_SWIZZLE_64B
+                                     : m.box_bytes == 32  ? CU_TENSOR_MAP_SWIZZLE_32B
+                                                          : CU_TENSOR_MAP_SWIZZLE_NONE;
+  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows), static_cast<cuuint64_t>(m.stripes.count)},
+                   strides[2] = {static_cast<cuuint64_t>(m.pitch), static_cast<cuuint64_t>(m.stripes.pitch)};
+  const cuuint32_t box[3] = {static_cast<cuuint32_t>(m.box_bytes / m.element_bytes), static_cast<cuuint32_t>(m.box_rows),
+                             static_cast<cuuint32_t>(m.stripes.box)},
+                   steps[3] = {1, 1, 1};
+  return tensor_map_encoder()(&map, type, m.stripes.box > 0 ? 3 : 2, const_cast<void*>(m.data), sizes, strides, box, steps,
+                              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 }  // namespace narrow::cuda::sm90

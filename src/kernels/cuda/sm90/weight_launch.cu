@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/sm90/tensor_map.h"
 #include "kernels/cuda/sm90/weight_kernels.h"
 
 namespace narrow::cuda {
@@ -46,30 +47,11 @@ const WeightInstance* find_instance(const WeightProblem& problem, int config) {
   return nullptr;
 }
 
-/// cuTensorMapEncodeTiled, from the driver that is there: the library does not link it.
-PFN_cuTensorMapEncodeTiled_v12000 encoder() {
-  static const PFN_cuTensorMapEncodeTiled_v12000 function = [] {
-    void* address = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &found) != cudaSuccess)
-      return PFN_cuTensorMapEncodeTiled_v12000{};
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(address);
-  }();
-  return function;
-}
-
-/// A matrix of 16-bit values in swizzled boxes of 64 columns; of x, columns are cut into planes of 64, several of which make a box.
-bool encode_map(CUtensorMap& map, const void* data, std::int64_t columns, std::int64_t rows, std::int64_t pitch, int box_rows,
-                int box_planes) {
-  const bool planes = box_planes > 0;
-  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(planes ? 64 : columns), static_cast<cuuint64_t>(rows),
-                               static_cast<cuuint64_t>(ceil_div(columns, 64))},
-                   strides[2] = {static_cast<cuuint64_t>(pitch * 2), 128};
-  const cuuint32_t box[3] = {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_planes)}, steps[3] = {1, 1, 1};
-  return encoder() != nullptr &&
-         encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, planes ? 3 : 2, const_cast<void*>(data), sizes, strides, box, steps,
-                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+/// x in boxes of several planes of 64 columns.
+MatrixMap map_of_x(const WeightProblem& problem, int box_rows, int planes) {
+  MatrixMap map{problem.x, 2, 64, problem.m, problem.x_pitch * 2, 128, box_rows};
+  map.stripes = {.pitch = 128, .count = ceil_div(problem.w.k, 64), .box = planes};
+  return map;
 }
 
 /// As many slots as fit; of tiles of 256 tokens those of tokens are half as deep as chunks and few, the rest is for weights.
@@ -130,8 +112,8 @@ int launch_weight_product(const WeightProblem& problem, const WeightPlan& plan, 
   p.box_stores = plain_16_bit && c.tokens > 32 && problem.y_pitch % 8 == 0 && is_aligned(problem.y, 16);
   CUtensorMap x{}, y{};
   const int planes = one->token_bytes / (c.tokens * 128);
-  if (!encode_map(x, problem.x, w.k, problem.m, problem.x_pitch, c.tokens, planes)) return cudaErrorInvalidValue;
-  if (p.box_stores && !encode_map(y, problem.y, w.n, problem.m, problem.y_pitch, 32, 0)) return cudaErrorInvalidValue;
+  if (!encode_matrix_map(x, map_of_x(problem, c.tokens, planes))) return cudaErrorInvalidValue;
+  if (p.box_stores && !encode_matrix_map(y, {problem.y, 2, w.n, problem.m, problem.y_pitch * 2, 128, 32})) return cudaErrorInvalidValue;
 
   const int shared = one->shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts);
   if (const cudaError_t error = cudaFuncSetAttribute(one->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared)) return error;
