@@ -57,7 +57,7 @@ enum class ScaleRules : std::uint8_t {
 
 /// Quantizes a plain checkpoint by a recipe and writes it as `target` wants it: scales in the type that it stores. Buffers for one tensor
 /// at a time; the directory appears when it is complete, and every tensor was read back. Throws InvalidArgument where a scheme has no
-/// place in the target. Static scales of activations go to modelopt; recipes with other activations are refused.
+/// place in the target: of a weight, or of activations in one that holds weights alone.
 InteropReport export_checkpoint(const std::filesystem::path& input, const std::filesystem::path& output, const Recipe& recipe,
                                 Ecosystem target, const ProgressCallback& progress = {}, ScaleRules rules = ScaleRules::kNarrow);
 

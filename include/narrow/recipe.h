@@ -42,7 +42,7 @@ struct ActivationRecipe {
   /// What becomes of a module's input.
   std::optional<ActivationScheme> scheme_of(std::string_view module) const;
 };
-/// The activations that a quantized checkpoint was written with, from its config.json.
+/// The activations that a quantized checkpoint, of narrow or another ecosystem, was written with.
 std::optional<ActivationRecipe> read_activations(const Checkpoint& checkpoint);
 
 /// What becomes of a tensor with values that its scheme cannot hold: NaN, infinities.

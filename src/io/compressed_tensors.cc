@@ -16,7 +16,7 @@ namespace narrow::io {
 namespace {
 
 constexpr std::string_view kSuffixes[] = {".weight",       ".weight_packed",      ".weight_scale", ".weight_shape", ".weight_zero_point",
-                                          ".weight_g_idx", ".weight_global_scale"};
+                                          ".weight_g_idx", ".weight_global_scale", ".input_scale",  ".input_zero_point", ".input_global_scale"};
 constexpr std::string_view kVersion = "0.17.0";  // the first with dense words
 
 enum class Form : std::uint8_t { kNone, kInteger, kFloat, kPacked, kNvfp4, kMxfp4, kMxfp8 };
@@ -147,15 +147,15 @@ bool names_module(const std::string& target, const ModuleReader& module) {
   return target.starts_with("re:") && BoundedRegex(target.substr(3)).matches(module.module());
 }
 
-/// The `weights` of the group that names the module; of several the one that names it most exactly.
-Json arguments_of(const ModuleReader& module) {
+/// The group that names the module; of several the one that names it most exactly.
+Json group_of(const ModuleReader& module) {
   Json found;
   for (const auto& [name, group] : module.config().at("config_groups").items()) {
     if (!group.at("targets").is_array()) module.reject(fmt::format("the targets of {} are no list", in_quotes(name)));
     for (const Json& target : group.at("targets"))
-      if (names_module(target.get<std::string>(), module) && (found.is_null() || target != "Linear")) found = group.at("weights");
+      if (names_module(target.get<std::string>(), module) && (found.is_null() || target != "Linear")) found = group;
   }
-  if (!found.is_object()) module.reject("no group of quantization_config gives its weights");
+  if (!found.is_object()) module.reject("no group of quantization_config names it");
   return found;
 }
 
@@ -264,9 +264,8 @@ InteropTensor unpack_pairs(const ModuleReader& module) {
 }
 
 InteropTensor unpack(const ModuleReader& module) {
-  if (module.has(".input_scale") || module.has(".input_global_scale"))
-    throw Unsupported(fmt::format("module {} has static scales of activations, which narrow does not carry", in_quotes(module.module())));
-  const Json arguments = arguments_of(module);
+  const Json arguments = group_of(module).at("weights");
+  if (!arguments.is_object()) module.reject("its group of quantization_config has no weights");
   if (module.has(".weight_packed"))
     return module.dtype(".weight_packed") == DType::kI32 ? unpack_words(module, arguments) : unpack_pairs(module);
   if (module.dtype(".weight") == DType::kF8E4m3) {
@@ -327,34 +326,113 @@ Json weight_arguments(const Scheme& scheme, bool is_ordered) {
   return json;
 }
 
-/// Activations, where a reader's kernels take no others: each token as it comes, or groups of 128 beside tiles.
-Json activation_arguments(const Scheme& scheme) {
-  const Form form = form_of(scheme);
-  if (form != Form::kInteger && form != Form::kFloat) return nullptr;
-  Json json = quantization_arguments(8, form == Form::kInteger ? "int" : "float", true, is_tile(scheme) ? "group" : "token");
-  if (is_tile(scheme)) json["group_size"] = scheme.granularity.cols;
-  json["dynamic"] = true;
+// ---- inputs ----
+
+/// Beside weights alone, where a reader's kernels take no inputs that are not rounded: each token as it comes, or groups beside tiles.
+std::optional<ActivationScheme> announced_inputs(const Scheme& weight) {
+  const Form form = form_of(weight);
+  if (form != Form::kInteger && form != Form::kFloat) return std::nullopt;
+  const Granularity granularity = is_tile(weight) ? Granularity::block(weight.granularity.cols) : Granularity::row();
+  return ActivationScheme{{.element = form == Form::kInteger ? kInt8 : kFp8E4m3, .granularity = granularity}};
+}
+
+bool has_e8m0_groups(const Scheme& scheme) { return scheme == Scheme::parse("mxfp4") || scheme == Scheme::parse("mxfp8_e4m3"); }
+
+std::string input_refusal(const Scheme&, const ActivationScheme& inputs) {
+  const Scheme& scheme = inputs.scheme;
+  const bool is_plain = scheme.rule == ScaleRule::kLargest && !scheme.has_outer_scale && scheme.scale == kFp32 && scheme.has_scales() &&
+                        (scheme.element == kInt8 || scheme.element == kUint8 || scheme.element == kInt4 || scheme.element == kFp8E4m3);
+  if (is_plain || scheme == Scheme::parse("nvfp4") || (has_e8m0_groups(scheme) && !inputs.is_static)) return {};
+  return "it rounds inputs to int8, int4 or fp8_e4m3 with fp32 scales, nvfp4, mxfp4 and mxfp8_e4m3";
+}
+
+Json input_arguments(const std::optional<ActivationScheme>& inputs) {
+  if (!inputs) return nullptr;
+  const Scheme& scheme = inputs->scheme;
+  const bool is_nvfp4 = scheme.has_outer_scale, is_group = scheme.granularity.cols > 0;
+  Json json = quantization_arguments(scheme.element.bits, scheme.element.is_float() ? "float" : "int", !scheme.asymmetric,
+                                     is_nvfp4 ? "tensor_group" : is_tensor(scheme) ? "tensor" : is_group ? "group" : "token");
+  if (is_group) json["group_size"] = scheme.granularity.cols;
+  json["dynamic"] = is_nvfp4 ? Json("local") : Json(!inputs->is_static);
+  if (scheme.asymmetric) json["zp_dtype"] = "torch.int8";
+  if (is_nvfp4) json["scale_dtype"] = "torch.float8_e4m3fn";
+  if (has_e8m0_groups(scheme)) json["scale_dtype"] = "torch.uint8";
   return json;
 }
 
-/// One group per scheme and order; the prevailing one targets Linear, the others their modules by name.
+std::vector<StoredBytes> input_parts(const std::string& module, const ActivationScheme& inputs, const StaticScale& scale) {
+  if (inputs.scheme.has_outer_scale) return {single_number(module + ".input_global_scale", {1}, 1.0f / scale.scale)};
+  std::vector<StoredBytes> parts{single_number(module + ".input_scale", {1}, scale.scale)};
+  if (inputs.scheme.asymmetric)
+    parts.push_back({module + ".input_zero_point", DType::kI8, {1}, buffer_with({static_cast<std::uint8_t>(scale.zero_point ^ 0x80)})});
+  return parts;
+}
+
+float single_scale(const ModuleReader& module, const char* suffix) {
+  const Tensor stored = convert(module.read_floats(suffix, 1), DType::kF32);
+  if (stored.size() != 1 || !(*stored.as<float>() > 0.0f) || !std::isfinite(*stored.as<float>()))
+    module.reject(fmt::format("{} is not one positive number", suffix));
+  return *stored.as<float>();
+}
+
+Scheme input_scheme(const ModuleReader& module, const Json& arguments) {
+  const std::string strategy = strategy_of(arguments);
+  const std::int64_t bits = whole_number(arguments, "num_bits");
+  const bool is_float = arguments.value("type", "int") == "float", symmetric = arguments.value("symmetric", true);
+  if (strategy == "tensor_group" && is_float && bits == 4) return Scheme::parse("nvfp4");
+  if (strategy == "group" && is_float && arguments.value("scale_dtype", Json()) == "torch.uint8")
+    return Scheme::parse(bits == 4 ? "mxfp4" : "mxfp8_e4m3");
+  Scheme scheme{.element = is_float ? kFp8E4m3 : symmetric ? (bits == 4 ? kInt4 : kInt8) : kUint8, .granularity = {}};
+  scheme.asymmetric = !symmetric;
+  if (scheme.element.bits != bits || (is_float && !symmetric) || (strategy != "tensor" && strategy != "token" && strategy != "group"))
+    throw Unsupported(fmt::format("module {}: narrow rounds no inputs to {} bits by {}", in_quotes(module.module()), bits, strategy));
+  scheme.granularity = strategy == "tensor"  ? Granularity::tensor()
+                       : strategy == "token" ? Granularity::row()
+                                             : Granularity::block(block_edge(whole_number(arguments, "group_size")));
+  return scheme;
+}
+
+std::optional<ModuleInputs> inputs_of(const ModuleReader& module) {
+  if (says_weights_alone(module.config())) return std::nullopt;
+  const Json arguments = group_of(module).value("input_activations", Json());
+  if (arguments.is_null()) return std::nullopt;
+  ModuleInputs inputs{{input_scheme(module, arguments), arguments.value("dynamic", Json(false)) != Json(true)}};
+  if (inputs.scheme.is_static && inputs.scheme.scheme.has_outer_scale)
+    inputs.scale = StaticScale{1.0f / single_scale(module, ".input_global_scale")};
+  else if (inputs.scheme.is_static)
+    inputs.scale = StaticScale{single_scale(module, ".input_scale")};
+  if (inputs.scheme.is_static && inputs.scheme.scheme.asymmetric) {
+    const Tensor zero = module.read(".input_zero_point", DType::kI8, 1);
+    if (zero.size() != 1) module.reject("input_zero_point is not one number");
+    inputs.scale->zero_point = static_cast<std::uint8_t>(*zero.as<std::uint8_t>() ^ 0x80);
+  }
+  inputs.scheme = ActivationScheme::parse(inputs.scheme.to_string());  // throws where narrow has no such inputs
+  return inputs;
+}
+
+/// One group per scheme, order and inputs; the prevailing one targets Linear, the others their modules by name.
 Json config(const std::vector<ModuleScheme>& modules) {
   const std::optional<Scheme> first = prevailing_scheme(modules);
   struct Group {
     Scheme scheme;
     bool is_ordered;
+    std::optional<ActivationScheme> inputs;
     std::vector<std::string> targets;
   };
+  const bool weights_alone = are_weights_alone(modules);
+  bool announces = false;
   std::vector<Group> groups;
   for (const ModuleScheme& module : modules) {
     if (!module.scheme) continue;
+    const std::optional<ActivationScheme> inputs = weights_alone ? announced_inputs(*module.scheme) : module.inputs;
+    announces = announces || (weights_alone && inputs);
     const auto same = std::find_if(groups.begin(), groups.end(), [&](const Group& group) {
-      return group.scheme == *module.scheme && group.is_ordered == module.is_ordered;
+      return group.scheme == *module.scheme && group.is_ordered == module.is_ordered && group.inputs == inputs;
     });
     if (same != groups.end()) {
       same->targets.push_back(module.module);
     } else {
-      groups.push_back({*module.scheme, module.is_ordered, {module.module}});
+      groups.push_back({*module.scheme, module.is_ordered, inputs, {module.module}});
     }
   }
   std::stable_partition(groups.begin(), groups.end(), [&](const Group& group) { return group.scheme == *first; });
@@ -366,19 +444,21 @@ Json config(const std::vector<ModuleScheme>& modules) {
     json["group_" + std::to_string(i)] = {{"targets", i == 0 ? std::vector<std::string>{"Linear"} : groups[i].targets},
                                           {"format", own},
                                           {"weights", weight_arguments(groups[i].scheme, groups[i].is_ordered)},
-                                          {"input_activations", activation_arguments(groups[i].scheme)},
+                                          {"input_activations", input_arguments(groups[i].inputs)},
                                           {"output_activations", nullptr}};
   }
-  return {{"quant_method", "compressed-tensors"},
-          {"version", kVersion},
-          {"format", format.empty() ? "dense" : format},
-          {"quantization_status", "compressed"},
-          {"global_compression_ratio", nullptr},
-          {"ignore", plain_modules(modules)},
-          {"kv_cache_scheme", nullptr},
-          {"sparsity_config", Json::object()},
-          {"transform_config", Json::object()},
-          {"config_groups", json}};
+  Json object{{"quant_method", "compressed-tensors"},
+              {"version", kVersion},
+              {"format", format.empty() ? "dense" : format},
+              {"quantization_status", "compressed"},
+              {"global_compression_ratio", nullptr},
+              {"ignore", plain_modules(modules)},
+              {"kv_cache_scheme", nullptr},
+              {"sparsity_config", Json::object()},
+              {"transform_config", Json::object()},
+              {"config_groups", json}};
+  if (announces) object[kWeightsAlone] = true;
+  return object;
 }
 
 }  // namespace
@@ -394,7 +474,10 @@ InteropFormat compressed_tensors_format() {
           parts,
           pack,
           unpack,
-          config};
+          config,
+          input_refusal,
+          input_parts,
+          inputs_of};
 }
 
 }  // namespace narrow::io

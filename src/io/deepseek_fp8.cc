@@ -48,11 +48,25 @@ Json config(const std::vector<ModuleScheme>& modules) {
       throw InvalidArgument(
           fmt::format("fp8-block: one block size serves the whole model, not {} and {}", scheme->to_string(), module.scheme->to_string()));
   const Granularity block = scheme ? scheme->granularity : Granularity::block(128, 128);
-  return {{"quant_method", "fp8"},
-          {"activation_scheme", "dynamic"},
-          {"fmt", "e4m3"},
-          {"weight_block_size", {block.rows, block.cols}},
-          {"modules_to_not_convert", plain_modules(modules)}};
+  Json object{{"quant_method", "fp8"},
+              {"activation_scheme", "dynamic"},
+              {"fmt", "e4m3"},
+              {"weight_block_size", {block.rows, block.cols}},
+              {"modules_to_not_convert", plain_modules(modules)}};
+  if (scheme && are_weights_alone(modules)) object[kWeightsAlone] = true;
+  return object;
+}
+
+/// The form has all inputs rounded, each token in groups as wide as a block.
+ActivationScheme inputs_beside(const Scheme& weight) { return {scheme_of(1, weight.granularity.cols)}; }
+
+std::string input_refusal(const Scheme& weight, const ActivationScheme& inputs) {
+  return inputs == inputs_beside(weight) ? "" : fmt::format("it rounds inputs to {} alone", inputs_beside(weight).to_string());
+}
+
+std::optional<ModuleInputs> inputs_of(const ModuleReader& module) {
+  if (says_weights_alone(module.config()) || module.config().value("activation_scheme", Json()) != "dynamic") return std::nullopt;
+  return ModuleInputs{inputs_beside(scheme_of(1, block_edge(whole_number(module.config().at("weight_block_size"), 1))))};
 }
 
 }  // namespace
@@ -68,7 +82,10 @@ InteropFormat deepseek_fp8_format() {
           parts,
           pack,
           unpack,
-          config};
+          config,
+          input_refusal,
+          nullptr,
+          inputs_of};
 }
 
 }  // namespace narrow::io

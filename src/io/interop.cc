@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -146,18 +147,45 @@ bool InteropReader::is_quantized(std::string_view name) const {
   return std::binary_search(quantized_.begin(), quantized_.end(), std::string(name.substr(0, name.size() - kWeightSuffix.size())));
 }
 
-InteropTensor InteropReader::read(std::string_view name) const {
-  const ModuleReader module(checkpoint_, std::string(name.substr(0, name.size() - kWeightSuffix.size())), config_);
+template <typename Take>
+auto InteropReader::of_module(const std::string& name, const Take& take) const {
+  const ModuleReader module(checkpoint_, name, config_);
   try {
-    InteropTensor tensor = format_->unpack(module);
-    check_scales(module, tensor.q);
-    Scheme::parse(tensor.q.scheme.to_string());  // throws where no scheme has such blocks
-    return tensor;
+    return take(module);
   } catch (const InvalidArgument& wrong) {
     module.reject(wrong.what());
   } catch (const nlohmann::json::exception&) {
     module.reject("the quantization_config lacks a field that it needs, or one has another type");
   }
+}
+
+InteropTensor InteropReader::read(std::string_view name) const {
+  return of_module(std::string(name.substr(0, name.size() - kWeightSuffix.size())), [&](const ModuleReader& module) {
+    InteropTensor tensor = format_->unpack(module);
+    check_scales(module, tensor.q);
+    Scheme::parse(tensor.q.scheme.to_string());  // throws where no scheme has such blocks
+    return tensor;
+  });
+}
+
+std::optional<ActivationRecipe> InteropReader::activations() const {
+  if (format_->inputs == nullptr) return std::nullopt;
+  std::map<std::string, std::optional<ActivationScheme>> schemes;
+  std::map<std::string, int> counts;
+  ActivationRecipe recipe;
+  for (const std::string& name : quantized_) {
+    const std::optional<ModuleInputs> inputs = of_module(name, format_->inputs);
+    schemes[name] = inputs ? std::optional(inputs->scheme) : std::nullopt;
+    if (!inputs) continue;
+    ++counts[inputs->scheme.to_string()];
+    if (inputs->scale) recipe.scales[name] = *inputs->scale;
+  }
+  if (counts.empty()) return std::nullopt;
+  const auto fewer = [](const auto& a, const auto& b) { return a.second < b.second; };
+  recipe.scheme = ActivationScheme::parse(std::max_element(counts.begin(), counts.end(), fewer)->first);
+  for (const auto& [name, scheme] : schemes)
+    if (scheme != recipe.scheme) recipe.rules.emplace_back(name, scheme);
+  return recipe;
 }
 
 const std::string& InteropReader::file_of(std::string_view name) const {
@@ -190,6 +218,18 @@ Buffer packed_codes(const Scheme& scheme, const CodeMatrix& codes) {
 
 Buffer buffer_of(const Tensor& tensor) {
   return Buffer::adopt(std::make_shared<Tensor>(tensor), tensor.data(), tensor.byte_size(), tensor.device());
+}
+
+bool are_weights_alone(const std::vector<ModuleScheme>& modules) {
+  return std::none_of(modules.begin(), modules.end(), [](const ModuleScheme& module) { return module.inputs.has_value(); });
+}
+
+bool says_weights_alone(const Json& config) { return config.contains(kWeightsAlone) && config.at(kWeightsAlone) == true; }
+
+StoredBytes single_number(std::string name, Shape shape, float value) {
+  StoredBytes stored{std::move(name), DType::kF32, std::move(shape), Buffer::allocate(sizeof(float))};
+  *stored.bytes.as<float>() = value;
+  return stored;
 }
 
 std::vector<std::string> plain_modules(const std::vector<ModuleScheme>& modules) {

@@ -30,11 +30,18 @@ struct StoredBytes {
   Buffer bytes = {};
 };
 
-/// One module with a weight: what it is quantized to, or nothing.
+/// One module with a weight: what it is quantized to, or nothing; and its inputs likewise.
 struct ModuleScheme {
   std::string module;
   std::optional<Scheme> scheme{};
   bool is_ordered = false;
+  std::optional<ActivationScheme> inputs{};
+};
+
+/// How a file has a module's inputs rounded.
+struct ModuleInputs {
+  ActivationScheme scheme;
+  std::optional<StaticScale> scale{};  ///< where the scheme is static
 };
 
 /// The tensors of one module of an open checkpoint. Every failure is a CorruptFile that names the tensor.
@@ -79,6 +86,12 @@ struct InteropFormat {
   InteropTensor (*unpack)(const ModuleReader& module);
   Json (*config)(const std::vector<ModuleScheme>& modules);
 
+  /// Inputs that are rounded, of forms that know them: why a scheme has no place beside a weight's, as the end of a sentence; the tensors of a
+  /// static scale, with their bytes; what a file says of a module.
+  std::string (*input_refusal)(const Scheme& weight, const ActivationScheme& inputs) = nullptr;
+  std::vector<StoredBytes> (*input_parts)(const std::string& module, const ActivationScheme& inputs, const StaticScale& scale) = nullptr;
+  std::optional<ModuleInputs> (*inputs)(const ModuleReader& module) = nullptr;
+
   bool is_writable() const { return pack != nullptr; }
 };
 
@@ -100,11 +113,16 @@ class InteropReader {
   const std::vector<std::string>& names() const { return names_; }
   bool is_quantized(std::string_view name) const;
   InteropTensor read(std::string_view name) const;
+  /// How the file has the inputs of its quantized modules rounded; nothing where it has none of them.
+  std::optional<ActivationRecipe> activations() const;
   /// The file that holds the tensor's first part.
   const std::string& file_of(std::string_view name) const;
 
  private:
   InteropReader(const Checkpoint& checkpoint, const InteropFormat& format, Json config);
+  /// What `take` makes of a module; its complaints become a CorruptFile that names it.
+  template <typename Take>
+  auto of_module(const std::string& module, const Take& take) const;
   Checkpoint checkpoint_;
   const InteropFormat* format_;
   Json config_;
@@ -134,6 +152,14 @@ Scheme integer_scheme(int bits, bool asymmetric, std::int64_t group, const Forma
 bool is_grouped_integer(const Scheme& scheme);
 Format format_of_scales(DType dtype);
 DType dtype_of_scales(const Format& scale);
+/// Some forms have no weights without rounded inputs. A file that was made from weights alone says so under this key, which their own readers
+/// pass over; inputs are then announced and not meant.
+inline constexpr const char* kWeightsAlone = "narrow_weights_alone";
+/// No module has inputs of its own.
+bool are_weights_alone(const std::vector<ModuleScheme>& modules);
+bool says_weights_alone(const Json& config);
+/// A tensor with a single number.
+StoredBytes single_number(std::string name, Shape shape, float value);
 /// The modules without a scheme.
 std::vector<std::string> plain_modules(const std::vector<ModuleScheme>& modules);
 /// The scheme that most modules have; the first of equals.

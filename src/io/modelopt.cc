@@ -84,6 +84,24 @@ void pack(const InteropTensor& tensor, const Json&, std::span<StoredBytes> store
   std::memcpy(stored[2].bytes.data(), &tensor.q.outer_scale, sizeof(float));
 }
 
+/// One static scale for a module's inputs: of nvfp4 the outer one, of fp8_e4m3:tensor the only one; beside rows each token has its own.
+std::string input_refusal(const Scheme& weight, const ActivationScheme& inputs) {
+  if (inputs.scheme == weight && inputs.is_static == (weight.granularity != Granularity::row())) return {};
+  return "it rounds inputs as it does weights: nvfp4 and fp8_e4m3:tensor with static scales, fp8_e4m3:row";
+}
+
+std::vector<StoredBytes> input_parts(const std::string& module, const ActivationScheme&, const StaticScale& scale) {
+  return {single_number(module + ".input_scale", {}, scale.scale)};
+}
+
+std::optional<ModuleInputs> inputs_of(const ModuleReader& module) {
+  if (says_weights_alone(module.config())) return std::nullopt;
+  const bool is_nvfp4 = module.has(".weight_scale_2");
+  if (!is_nvfp4 && module.read_any_rank(".weight_scale", DType::kF32).size() > 1) return ModuleInputs{{fp8_by(Granularity::row())}};
+  if (!module.has(".input_scale")) return std::nullopt;
+  return ModuleInputs{{is_nvfp4 ? Scheme::parse("nvfp4") : fp8_by(Granularity::tensor()), true}, StaticScale{single(module, ".input_scale")}};
+}
+
 Json group_of(const Scheme& scheme, std::vector<std::string> targets) {
   Json arguments{{"dynamic", false}, {"num_bits", scheme.element.bits}, {"type", "float"}};
   if (scheme.has_outer_scale) arguments["group_size"] = scheme.granularity.cols;
@@ -121,6 +139,8 @@ Json config(const std::vector<ModuleScheme>& modules) {
               {"ignore", plain_modules(modules)},
               {"producer", {{"name", "modelopt"}, {"version", "0.47.0"}}}};  // the form's name and age: readers ask for them
   if (is_mixed) object["quantized_layers"] = layers;
+  const bool has_rows = algorithms.contains(algorithm_of(fp8_by(Granularity::row())));
+  if (has_rows && are_weights_alone(modules)) object[kWeightsAlone] = true;
   return object;
 }
 
@@ -150,7 +170,10 @@ InteropFormat modelopt_format() {
           parts,
           pack,
           unpack,
-          config};
+          config,
+          input_refusal,
+          input_parts,
+          inputs_of};
 }
 
 }  // namespace narrow::io

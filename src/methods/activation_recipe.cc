@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "io/checkpoint_directory.h"
+#include "io/interop.h"
 #include "io/text.h"
 #include "methods/recipe_match.h"
 #include "narrow/error.h"
@@ -82,6 +83,7 @@ ActivationRecipe parse_activations(const io::Json& json) {
 }
 
 std::optional<ActivationRecipe> read_activations(const Checkpoint& checkpoint) {
+  if (const auto reader = io::InteropReader::open(checkpoint)) return reader->activations();
   const std::string text = checkpoint.config();
   if (text.empty()) return std::nullopt;
   const std::filesystem::path path = checkpoint.directory() / io::kConfigFile;

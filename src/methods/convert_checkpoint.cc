@@ -15,6 +15,7 @@
 #include "io/modelopt.h"
 #include "io/quantized_layout.h"
 #include "io/text.h"
+#include "methods/activation_recipe.h"
 #include "methods/ecosystem_scales.h"
 #include "methods/interop_values.h"
 #include "methods/output_directory.h"
@@ -40,17 +41,20 @@ struct Item {
   Shape shape{};
   DType dtype = DType::kF32;  ///< of the source, or of the copy
   std::uint64_t bytes = 0;    ///< of the source
-  std::optional<float> input_scale{};  ///< of static activations
+  std::optional<ActivationScheme> inputs{};
+  std::optional<StaticScale> input_scale{};  ///< of static ones
 };
 
 std::string module_of(std::string_view name) { return std::string(name.substr(0, name.size() - io::kWeightSuffix.size())); }
 
-/// The tensors of an item in the target's files, without bytes.
+/// The tensors of an item in the target's files, without bytes but those of its inputs' scale.
 std::vector<io::StoredBytes> parts_of(Ecosystem target, const Item& item) {
   if (!item.scheme) return {{item.name, item.dtype, item.shape}};
   if (target != Ecosystem::kNarrow) {
     std::vector<io::StoredBytes> parts = io::interop_format(target).parts(module_of(item.name), *item.scheme, item.shape, item.is_ordered);
-    if (item.input_scale) parts.push_back({module_of(item.name) + std::string(io::kInputScaleSuffix), DType::kF32, {}});
+    if (item.input_scale)
+      for (io::StoredBytes& part : io::interop_format(target).input_parts(module_of(item.name), *item.inputs, *item.input_scale))
+        parts.push_back(std::move(part));
     return parts;
   }
   std::vector<io::StoredBytes> parts;
@@ -90,32 +94,32 @@ class Source {
   /// The values that it stands for, fp32, and whether `written` is them, code by code.
   virtual Tensor values(const Item& item) = 0;
   virtual bool is_exact(const Item& item, const io::InteropTensor& written) = 0;
+  /// How inputs are rounded.
+  virtual const std::optional<ActivationRecipe>& activations() const = 0;
 };
 
 /// Outer scales that survive their reciprocal, as compressed-tensors stores them: the two forms of NVFP4 then hold the same.
 bool keeps_reciprocals(Ecosystem target) { return target == Ecosystem::kCompressedTensors || target == Ecosystem::kModelOpt; }
 
-/// ModelOpt has one static scale for a module's input: of nvfp4 the outer one, of fp8_e4m3:tensor the only one.
-std::optional<float> input_scale_of(const Recipe& recipe, Ecosystem target, const std::string& module, const Scheme& weight) {
-  const std::optional<ActivationScheme> inputs = recipe.activations ? recipe.activations->scheme_of(module) : std::nullopt;
-  if (!inputs) return std::nullopt;
-  const bool has_place = target == Ecosystem::kModelOpt && inputs->is_static && inputs->scheme == weight;
-  if (!has_place)
-    throw InvalidArgument(fmt::format("{}: the scheme {} of the activations of {} has no place there; quantize the weights alone{}",
-                                      name_of(target), inputs->to_string(), io::in_quotes(module),
-                                      target == Ecosystem::kModelOpt ? ", or both to nvfp4 or fp8_e4m3:tensor with static scales" : ""));
-  const auto scale = recipe.activations->scales.find(module);
-  if (scale == recipe.activations->scales.end())
+/// What becomes of the inputs of a quantized module. What the target has no place for is refused: it would be lost.
+void set_inputs(Item& item, const std::optional<ActivationRecipe>& activations, Ecosystem target) {
+  if (!activations || target == Ecosystem::kNarrow) return;  // narrow's own form has them all in config.json
+  const std::string module = module_of(item.name);
+  item.inputs = activations->scheme_of(module);
+  if (!item.inputs) return;
+  const io::InteropFormat& format = io::interop_format(target);
+  const std::string why =
+      format.input_refusal == nullptr ? "it holds weights alone" : format.input_refusal(*item.scheme, *item.inputs);
+  if (!why.empty())
+    throw InvalidArgument(fmt::format("{}: the scheme {} of the activations of {} has no place there: {}", name_of(target),
+                                      item.inputs->to_string(), io::in_quotes(module), why));
+  if (!item.inputs->is_static) return;
+  const auto scale = activations->scales.find(module);
+  if (scale == activations->scales.end())
     throw InvalidArgument(fmt::format("{}: the activations of {} have no static scale; calibrate first, then give its statistics",
                                       name_of(target), io::in_quotes(module)));
-  return scale->second.scale;
-}
-
-/// Other forms announce activations by themselves or not at all: what a recipe says about them would be lost.
-void check_weight_only(Ecosystem target, const std::optional<ActivationRecipe>& activations) {
-  if (activations)
-    throw InvalidArgument(fmt::format("{}: the scheme {} of activations has no place there yet; quantize the weights alone", name_of(target),
-                                      activations->scheme.to_string()));
+  item.input_scale = scale->second;
+  if (keeps_reciprocals(target) && item.inputs->scheme.has_outer_scale) item.input_scale->scale = io::reciprocal_twice(scale->second.scale);
 }
 
 /// The end of the sentence is the target's own.
@@ -140,7 +144,6 @@ class PlainSource : public Source {
   PlainSource(const Checkpoint& input, const Recipe& recipe, Ecosystem target, ScaleRules rules)
       : input_(input), recipe_(recipe), target_(target), rules_(rules) {
     check_not_quantized(input);
-    if (target != Ecosystem::kModelOpt) check_weight_only(target, recipe.activations);
   }
 
   std::vector<Item> items() override {
@@ -156,7 +159,7 @@ class PlainSource : public Source {
         item.scheme = target_ == Ecosystem::kNarrow ? decision.scheme : io::interop_format(target_).adapted(decision.scheme);
         if (const std::string why = refusal(target_, item, *item.scheme, false); !why.empty())
           refuse(target_, item.name, decision.scheme, why);
-        item.input_scale = input_scale_of(recipe_, target_, module_of(item.name), *item.scheme);
+        set_inputs(item, recipe_.activations, target_);
       }
       items.push_back(std::move(item));
     }
@@ -181,6 +184,7 @@ class PlainSource : public Source {
 
   Tensor values(const Item& item) override { return convert(input_.tensor(item.name), DType::kF32); }
   bool is_exact(const Item&, const io::InteropTensor&) override { return false; }
+  const std::optional<ActivationRecipe>& activations() const override { return recipe_.activations; }
   const std::vector<KeptTensor>& kept() const { return kept_; }
 
  private:
@@ -197,7 +201,7 @@ class QuantizedSource : public Source {
     const std::optional<Ecosystem> found = ecosystem_of(input);
     if (!found)
       throw InvalidArgument(fmt::format("{} is not quantized; quantize it with --export {}", input.directory().string(), name_of(target)));
-    if (found == Ecosystem::kNarrow) check_weight_only(target, read_activations(input));
+    activations_ = read_activations(input);
   }
 
   std::vector<Item> items() override {
@@ -217,6 +221,7 @@ class QuantizedSource : public Source {
       item.dtype = reader_ ? model_dtype() : input_.dtype(name);
       item.bytes = tensor.q.byte_size() + tensor.order.size() * sizeof(std::int32_t);
       decide(item, tensor);
+      set_inputs(item, activations_, target_);
       items.push_back(std::move(item));
     }
     return items;
@@ -239,6 +244,7 @@ class QuantizedSource : public Source {
 
   Tensor values(const Item& item) override { return values_of(original(item.name)); }
   bool is_exact(const Item& item, const io::InteropTensor& written) override { return holds_the_same(original(item.name), written); }
+  const std::optional<ActivationRecipe>& activations() const override { return activations_; }
 
  private:
   io::InteropTensor original(const std::string& name) const {
@@ -266,6 +272,7 @@ class QuantizedSource : public Source {
 
   const Checkpoint& input_;
   std::optional<io::InteropReader> reader_;
+  std::optional<ActivationRecipe> activations_;
   Ecosystem target_;
 };
 
@@ -306,10 +313,14 @@ class Run {
 
  private:
   io::Json quantization_object() const {
-    if (target_ == Ecosystem::kNarrow) return {{"quant_method", "narrow"}, {"version", io::kManifestVersion}};
+    if (target_ == Ecosystem::kNarrow) {
+      io::Json object{{"quant_method", "narrow"}, {"version", io::kManifestVersion}};
+      if (source_.activations()) object["activations"] = io::Json(activations_json(*source_.activations()));
+      return object;
+    }
     std::vector<io::ModuleScheme> modules;
     for (const Item& item : items_)
-      if (item.scheme || is_linear_weight(item.name, item.shape)) modules.push_back({module_of(item.name), item.scheme, item.is_ordered});
+      if (item.scheme || is_linear_weight(item.name, item.shape)) modules.push_back({module_of(item.name), item.scheme, item.is_ordered, item.inputs});
     return io::interop_format(target_).config(modules);
   }
 
@@ -326,10 +337,6 @@ class Run {
           pack_for_narrow(item, tensor, parts);
         } else {
           io::interop_format(target_).pack(tensor, quantization_, parts);
-        }
-        if (item.input_scale) {
-          parts.back().bytes = Buffer::allocate(sizeof(float));
-          *parts.back().bytes.as<float>() = *item.input_scale;
         }
         for (const io::StoredBytes& part : parts) {
           writer.append(part.name, part.bytes.bytes());

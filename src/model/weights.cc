@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "device/cuda/runtime.h"
+#include "io/interop.h"
 #include "io/text.h"
 #include "model/cuda/device_decoder.h"
 #include "narrow/error.h"
@@ -19,15 +20,17 @@ using model::Linear;
 
 class Loader {
  public:
-  Loader(const Checkpoint& checkpoint, const ModelOptions& options) : checkpoint_(checkpoint), options_(options) {
+  Loader(const Checkpoint& checkpoint, const ModelOptions& options)
+      : checkpoint_(checkpoint), options_(options), foreign_(io::InteropReader::open(checkpoint)) {
+    const bool is_quantized = checkpoint.is_quantized() || foreign_;
     if (options.recipe) {
-      if (checkpoint.is_quantized()) throw InvalidArgument("the model is quantized already; a recipe needs a plain one");
+      if (is_quantized) throw InvalidArgument("the model is quantized already; a recipe needs a plain one");
       for (PlannedTensor& planned : plan_quantize(checkpoint, *options.recipe, checkpoint.directory()).tensors)
         if (planned.fate == Fate::kQuantize) planned_.emplace(planned.name, planned.scheme);
     }
     activations_ = options.activations;
     if (!activations_ && options.recipe) activations_ = options.recipe->activations;
-    if (!activations_ && checkpoint.is_quantized()) activations_ = read_activations(checkpoint);
+    if (!activations_ && is_quantized) activations_ = read_activations(checkpoint);
   }
 
   std::shared_ptr<Model::State> load() {
@@ -37,7 +40,7 @@ class Loader {
     for (std::int64_t i = 0; i < config.layers; ++i) state_->layers.push_back(layer(fmt::format("model.layers.{}.", i)));
     state_->final_norm = norm("model.norm.weight", config.hidden);
     // A tied head is the embedding; some files leave it out of the config and the head out of the file.
-    const bool tied = config.tied_head || !checkpoint_.contains("lm_head.weight");
+    const bool tied = config.tied_head || !(checkpoint_.contains("lm_head.weight") || is_foreign("lm_head.weight"));
     state_->head = tied ? Linear{.module = "lm_head", .weight = prepare(state_->embedding)}
                         : linear("lm_head", config.vocabulary, config.hidden, nullptr);
     if (tied) state_->head.rounds_to_bf16 = is_bf16(state_->head.weight);
@@ -68,8 +71,22 @@ class Loader {
   Tensor norm(const std::string& name, std::int64_t size) const { return convert(values(name, {size}), DType::kF32); }
   std::uint64_t stored_bytes(const std::string& name) const {
     if (const auto info = checkpoint_.quantized_info(name)) return quantized_bytes(info->scheme, info->shape);
+    if (is_foreign(name)) return foreign_->read(name).q.byte_size();
     return static_cast<std::uint64_t>(element_count(checkpoint_.shape(name))) *
            static_cast<std::uint64_t>(bits_of(checkpoint_.dtype(name))) / 8;
+  }
+
+  /// Quantized, as another ecosystem stores it.
+  bool is_foreign(const std::string& name) const { return foreign_ && foreign_->is_quantized(name); }
+  QuantizedTensor foreign_weight(const std::string& name, const Shape& shape) const {
+    io::InteropTensor weight = foreign_->read(name);
+    if (weight.q.shape != shape)
+      corrupt(fmt::format("tensor {} is {}; config.json asks for {}", io::in_quotes(name), to_string(weight.q.shape), to_string(shape)));
+    if (!weight.order.empty())
+      throw Unsupported(fmt::format("the columns of {} have an order of their own, which products do not know; convert the model to narrow's "
+                                    "form first (narrow convert --to narrow)",
+                                    io::in_quotes(name)));
+    return std::move(weight.q);
   }
 
   bool is_bf16(const PreparedWeight& weight) const {
@@ -79,14 +96,17 @@ class Loader {
   /// A Linear layer; `info`, where given, receives what it is.
   Linear linear(const std::string& module, std::int64_t n, std::int64_t k, std::vector<LinearInfo>* info) const {
     const std::string name = module + ".weight";
-    check_shape(name, {n, k});
+    if (!is_foreign(name)) check_shape(name, {n, k});
     Linear result;
     result.module = module;
-    std::uint64_t bytes = stored_bytes(name);
+    std::uint64_t bytes = is_foreign(name) ? 0 : stored_bytes(name);
     bool quantized = true;
     if (const auto planned = planned_.find(name); planned != planned_.end()) {
       result.weight = prepare(quantize(checkpoint_.tensor(name), planned->second, options_.recipe->options));
       bytes = quantized_bytes(planned->second, {n, k});
+    } else if (is_foreign(name)) {
+      result.weight = prepare(foreign_weight(name, {n, k}));
+      bytes = quantized_bytes(result.weight.scheme, {n, k});
     } else if (checkpoint_.quantized_info(name)) {
       result.weight = prepare(checkpoint_.quantized(name));
     } else {
@@ -126,6 +146,7 @@ class Loader {
 
   const Checkpoint& checkpoint_;
   const ModelOptions& options_;
+  std::optional<io::InteropReader> foreign_;
   std::map<std::string, Scheme> planned_;
   std::optional<ActivationRecipe> activations_;
   std::shared_ptr<Model::State> state_ = std::make_shared<Model::State>();

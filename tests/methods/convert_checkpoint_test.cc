@@ -458,7 +458,89 @@ TEST_F(ConvertTest, SchemesWithoutAPlaceAreRefusedInOneSentence) {
   EXPECT_THROW(parse_ecosystem("exl2"), InvalidArgument);
   Recipe with_activations{.scheme = Scheme::parse("int8:row")};
   with_activations.activations = ActivationRecipe{.scheme = ActivationScheme::parse("int8:row:dynamic")};
+  EXPECT_THROW(export_checkpoint(place_ / "in", place_ / "out", with_activations, Ecosystem::kGptq), InvalidArgument);
+  with_activations.activations->scheme = ActivationScheme::parse("fp5_e2m2:row:dynamic");
   EXPECT_THROW(export_checkpoint(place_ / "in", place_ / "out", with_activations, Ecosystem::kCompressedTensors), InvalidArgument);
+  EXPECT_FALSE(fs::exists(place_ / "out"));
+}
+
+/// Weights and rounded inputs, with a scale for every module where they are static.
+Recipe recipe_with_inputs(const Checkpoint& model, const char* weights, const char* inputs) {
+  Recipe recipe{.scheme = Scheme::parse(weights)};
+  recipe.activations = ActivationRecipe{.scheme = ActivationScheme::parse(inputs)};
+  recipe.activations->rules.emplace_back("re:.*layers\\.1\\.mlp\\.down_proj", std::nullopt);
+  float next = 0.375f;
+  for (const std::string& name : model.names())
+    if (recipe.activations->scheme.is_static && name.ends_with("_proj.weight")) {
+      const std::uint8_t zero = recipe.activations->scheme.scheme.asymmetric ? 100 : 0;
+      recipe.activations->scales[name.substr(0, name.size() - 7)] = {.scale = next += 0.25f, .zero_point = zero};
+    }
+  return recipe;
+}
+
+TEST_F(ConvertTest, RoundedInputsTravelWithTheWeights) {
+  const Checkpoint source = open_checkpoint(place_ / "in");
+  struct {
+    Ecosystem target;
+    const char *weights, *inputs;
+  } const cases[] = {{Ecosystem::kCompressedTensors, "int8:row", "int8:row:dynamic"},
+                     {Ecosystem::kCompressedTensors, "int8:row", "int8:row:asym:dynamic"},
+                     {Ecosystem::kCompressedTensors, "int8:row", "int8:tensor:static"},
+                     {Ecosystem::kCompressedTensors, "int8:row", "int8:tensor:asym:static"},
+                     {Ecosystem::kCompressedTensors, "fp8_e4m3:row", "fp8_e4m3:row:dynamic"},
+                     {Ecosystem::kCompressedTensors, "fp8_e4m3:tensor", "fp8_e4m3:tensor:static"},
+                     {Ecosystem::kCompressedTensors, "fp8_e4m3:128x128", "fp8_e4m3:block128:dynamic"},
+                     {Ecosystem::kCompressedTensors, "int4:block128", "int8:row:dynamic"},
+                     {Ecosystem::kCompressedTensors, "nvfp4", "nvfp4:static"},
+                     {Ecosystem::kCompressedTensors, "mxfp4", "mxfp4:dynamic"},
+                     {Ecosystem::kModelOpt, "nvfp4", "nvfp4:static"},
+                     {Ecosystem::kModelOpt, "fp8_e4m3:tensor", "fp8_e4m3:tensor:static"}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(std::string(name_of(c.target)) + " " + c.weights + " x " + c.inputs);
+    const Recipe recipe = recipe_with_inputs(source, c.weights, c.inputs);
+    export_checkpoint(place_ / "in", place_ / "a", recipe, c.target);
+    const Checkpoint written = open_checkpoint(place_ / "a");
+    const std::optional<ActivationRecipe> read = read_activations(written);
+    ASSERT_TRUE(read);
+    for (const TensorProof& proof : convert_checkpoint(place_ / "a", place_ / "b", Ecosystem::kNarrow).tensors) {
+      const std::string module = proof.name.substr(0, proof.name.size() - 7);
+      EXPECT_EQ(read->scheme_of(module), recipe.activations->scheme_of(module)) << module;
+      if (!recipe.activations->scheme.is_static || !read->scheme_of(module)) continue;
+      const StaticScale &there = read->scales.at(module), &here = recipe.activations->scales.at(module);
+      EXPECT_FLOAT_EQ(there.scale, here.scale);  // nvfp4's goes through its reciprocal
+      EXPECT_EQ(there.zero_point, here.zero_point);
+    }
+    convert_checkpoint(place_ / "b", place_ / "c", c.target);
+    EXPECT_EQ(contents(place_ / "a"), contents(place_ / "c"));
+    for (const char* name : {"a", "b", "c"}) fs::remove_all(place_ / name);
+  }
+}
+
+/// DeepSeek's form and ModelOpt's rows have all inputs rounded.
+TEST_F(ConvertTest, FormsThatRoundAllInputsTakeThemOrSayThatTheyAreNotMeant) {
+  struct {
+    Ecosystem target;
+    const char *weights, *inputs;
+  } const cases[] = {{Ecosystem::kFp8Block, "fp8_e4m3:128x128", "fp8_e4m3:block128:dynamic"},
+                     {Ecosystem::kModelOpt, "fp8_e4m3:row", "fp8_e4m3:row:dynamic"},
+                     {Ecosystem::kCompressedTensors, "int8:row", "int8:row:dynamic"}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(std::string(name_of(c.target)) + " " + c.weights + " x " + c.inputs);
+    Recipe recipe{.scheme = Scheme::parse(c.weights)};
+    export_checkpoint(place_ / "in", place_ / "alone", recipe, c.target);
+    EXPECT_FALSE(read_activations(open_checkpoint(place_ / "alone")));
+    recipe.activations = ActivationRecipe{.scheme = ActivationScheme::parse(c.inputs)};
+    export_checkpoint(place_ / "in", place_ / "both", recipe, c.target);
+    const std::optional<ActivationRecipe> read = read_activations(open_checkpoint(place_ / "both"));
+    ASSERT_TRUE(read);
+    EXPECT_EQ(read->scheme, recipe.activations->scheme);
+    EXPECT_TRUE(read->rules.empty());
+    recipe.activations->scheme = ActivationScheme::parse("int8:block64:dynamic");
+    if (c.target != Ecosystem::kCompressedTensors) {
+      EXPECT_THROW(export_checkpoint(place_ / "in", place_ / "other", recipe, c.target), InvalidArgument);
+    }
+    for (const char* name : {"alone", "both"}) fs::remove_all(place_ / name);
+  }
 }
 
 TEST_F(ConvertTest, DamageIsNamed) {

@@ -24,8 +24,8 @@ def perplexity_there(directory, dtype):
     return float(torch.exp(-scores.mean()))
 
 
-# int-quantized and float-quantized files announce dynamic activations, which the package rounds by scales of its own (amax / 127.5 where narrow has
-# amax / 127): the errors differ, their size does not. The packed ones are weights alone.
+# int-quantized and float-quantized files announce dynamic activations where narrow has weights alone; the package rounds them by scales of its own
+# (amax / 127.5 where narrow has amax / 127): the errors differ, their size does not. The packed ones are weights alone.
 @pytest.mark.parametrize(
     "scheme, same, dtype, tolerance",
     [
@@ -45,6 +45,21 @@ def test_perplexity_is_narrows(bin_dir, tmp_path, scheme, same, dtype, tolerance
     narrow("--quiet", "quantize", MODEL, tmp_path / "ct", scheme, "--export", "ct")
     own = json.loads(narrow("eval", MODEL, "--scheme", same, "--tokens", TOKENS, "--windows", WINDOWS, "--compute", "fp32", "--json"))
     assert perplexity_there(tmp_path / "ct", getattr(torch, dtype)) == pytest.approx(own["perplexity"], rel=tolerance)
+
+
+def test_rounded_inputs_travel(bin_dir, tmp_path):
+    """Static scales are the same on both sides; the package evaluates what narrow evaluates from the same files."""
+
+    def narrow(*arguments):
+        return subprocess.run([str(bin_dir / "narrow"), *map(str, arguments)], check=True, capture_output=True, text=True).stdout
+
+    narrow("--quiet", "calibrate", MODEL, "--tokens", TOKENS, "--windows", 8, "-o", tmp_path / "stats.safetensors")
+    narrow("--quiet", "quantize", MODEL, tmp_path / "ct", "W8A8-static", "--stats", tmp_path / "stats.safetensors", "--range", "percentile=99.99",
+           "--activation-rule", "down_proj=int8:row:dynamic", "--export", "ct")
+    groups = json.loads((tmp_path / "ct" / "config.json").read_text())["quantization_config"]["config_groups"]
+    assert {(group["input_activations"]["strategy"], group["input_activations"]["dynamic"]) for group in groups.values()} == {("tensor", False), ("token", True)}
+    own = json.loads(narrow("eval", tmp_path / "ct", "--tokens", TOKENS, "--windows", WINDOWS, "--compute", "fp32", "--json"))
+    assert perplexity_there(tmp_path / "ct", torch.float32) == pytest.approx(own["perplexity"], rel=5e-3)
 
 
 @pytest.mark.parametrize(
