@@ -1,6 +1,6 @@
-# Header-only libraries of the core: from the system, or from a folder of headers (-DNARROW_DEPS_DIR=).
+# Libraries of the core, as headers: from the system, or from a folder of headers (-DNARROW_DEPS_DIR=).
 add_library(narrow_headers INTERFACE)
-target_compile_definitions(narrow_headers INTERFACE FMT_HEADER_ONLY XXH_INLINE_ALL)
+target_compile_definitions(narrow_headers INTERFACE XXH_INLINE_ALL)
 if(NARROW_DEPS_DIR)
   target_include_directories(narrow_headers SYSTEM INTERFACE ${NARROW_DEPS_DIR})
 endif()
@@ -11,6 +11,15 @@ foreach(header fmt/format.h nlohmann/json.hpp xxhash.h)
     message(FATAL_ERROR "header ${header} was not found; `make setup` installs it, or name a folder with -DNARROW_DEPS_DIR=")
   endif()
 endforeach()
+
+# fmt as a header costs every source file two seconds. A static library has its code once, in src/fmt.cc, which was written for version 9.
+file(STRINGS ${NARROW_HEADER_fmt_format_h}/fmt/core.h fmt_version REGEX "define FMT_VERSION 9[0-9][0-9][0-9][0-9]$")
+if(fmt_version AND NOT BUILD_SHARED_LIBS AND NOT NARROW_MINIMAL)
+  set(NARROW_FMT_SOURCE fmt.cc)
+else()
+  set(NARROW_FMT_SOURCE "")
+  target_compile_definitions(narrow_headers INTERFACE FMT_HEADER_ONLY)
+endif()
 
 # Eigen, whose headers lie in a folder of their own.
 find_path(NARROW_EIGEN Eigen/Core HINTS ${NARROW_DEPS_DIR} PATH_SUFFIXES eigen3)

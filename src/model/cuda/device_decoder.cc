@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -34,8 +34,9 @@ class Packed {
   template <typename T>
   std::size_t add(const std::vector<T>& values) {
     const std::size_t at = data_.size();
-    data_.resize(at + (values.size() * sizeof(T) + 15) / 16 * 16);
-    if (!values.empty()) std::memcpy(data_.data() + at, values.data(), values.size() * sizeof(T));
+    const std::span<const std::byte> more = std::as_bytes(std::span(values));
+    data_.insert(data_.end(), more.begin(), more.end());
+    while (data_.size() % 16 != 0) data_.push_back(std::byte{0});
     return at;
   }
   const std::vector<std::byte>& data() const { return data_; }
