@@ -8,7 +8,7 @@ PYTHON := .venv/bin/python
 export GOMP_SPINCOUNT ?= 5000
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-unit test-sanitizers test-sanitizers-all test-threads test-offline test-python test-install test-arm edge bench \
+.PHONY: setup build demo test test-unit test-sweep test-sanitizers test-sanitizers-all test-threads test-offline test-python test-install test-arm edge bench \
   docs fuzz parser-coverage torture same-bytes reproducible gpu-test gpu-bench format tidy rules clean help
 
 help: ## what can be made
@@ -30,7 +30,10 @@ test: build ## everything that CI runs
 
 test-unit:
 	@cmake --build build/release --target all_verify_interface_header_sets -j $(JOBS) > /dev/null
-	@ctest --preset release -j $(JOBS)
+	@NARROW_SWEEP_STEP=8 ctest --preset release -j $(JOBS)
+
+test-sweep: build ## all 2^32 inputs through every format in every instruction set (test takes one run of 65,536 in 8)
+	@$(BIN)/format_sweep_test
 
 test-python:
 	@cmake --install build/release --component python --prefix build/python > /dev/null
