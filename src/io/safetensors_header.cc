@@ -234,6 +234,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t 
 std::uint64_t checked_header_length(std::span<const std::byte, kLengthBytes> field, std::uint64_t file_size, const std::filesystem::path& path) {
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < kLengthBytes; ++i) length |= std::to_integer<std::uint64_t>(field[i]) << (8 * i);
+  if (std::memcmp(field.data(), "GGUF", 4) == 0)
+    reject(path, "this is a GGUF file, not a safetensors file; `narrow convert FILE DIRECTORY --to narrow` makes a checkpoint of it");
   if (length > kLargestHeader)
     reject(path, fmt::format("the header length {} at offset 0 is beyond the limit of {} bytes; this is not a safetensors file", length, kLargestHeader));
   if (length > file_size - kLengthBytes)

@@ -42,12 +42,13 @@ std::uint64_t free_disk(const fs::path& place) {
 void check_output_place(const fs::path& input, const fs::path& output, std::uint64_t needed) {
   std::error_code error;
   if (output.empty()) throw InvalidArgument("the output is not named; name a directory that does not exist yet");
+  if (!fs::exists(input, error)) throw IoError(fmt::format("{} does not exist", input.string()));
   const fs::path place = without_slash(output), parent = parent_of(output);
   const fs::file_status status = fs::symlink_status(place, error);
   if (fs::exists(status)) {
     const fs::path source = fs::canonical(input, error), target = fs::canonical(place, error);
     if (!error && source == target) throw InvalidArgument(fmt::format("{} is the input itself; name another directory for the output", output.string()));
-    if (!fs::is_directory(status)) throw InvalidArgument(fmt::format("{} exists and is not a directory; name a new one", output.string()));
+    if (!fs::is_directory(status)) throw InvalidArgument(fmt::format("{} exists already; name a new place", output.string()));
     if (!fs::is_empty(place, error)) throw InvalidArgument(fmt::format("{} exists and is not empty; name a new directory or remove it first", output.string()));
   }
   if (!fs::is_directory(parent, error)) throw InvalidArgument(fmt::format("{} cannot be created: {} is not a directory", output.string(), parent.string()));

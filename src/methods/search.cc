@@ -31,6 +31,17 @@ void check(const SearchOptions& options, std::span<const std::vector<std::int32_
         fmt::format("search: layers are measured one at a time, and {} changes several at once", options.method.to_string()));
 }
 
+/// What no assignment can reach is said before anything is measured.
+void check_budget(const SearchOptions& options, const std::vector<SearchedModule>& modules, std::uint64_t weights) {
+  std::uint64_t least = 0;
+  for (const SearchedModule& module : modules) least += *std::min_element(module.bytes.begin(), module.bytes.end());
+  const bool fits = (!options.bits || bits_of(least, weights) <= *options.bits) && (!options.bytes || least <= *options.bytes);
+  if (!fits)
+    throw InvalidArgument(fmt::format("search: nothing of the menu fits into {}; the smallest takes {} bytes, {:.3f} bits per weight",
+                                      options.bits ? fmt::format("{} bits", *options.bits) : fmt::format("{} bytes", *options.bytes), least,
+                                      bits_of(least, weights)));
+}
+
 /// The menu's scheme in the middle of those that the budget allows: small enough a change for divergences to add up, large enough to see.
 std::size_t probe_of(const std::vector<Scheme>& menu, const std::vector<SearchedModule>& modules, std::optional<double> bits) {
   std::vector<double> average(menu.size(), 0.0);
@@ -83,6 +94,7 @@ SearchResult search_schemes(const std::filesystem::path& path, std::span<const s
     result.modules.push_back(std::move(module));
   }
   if (result.modules.empty()) throw InvalidArgument("search: the recipe quantizes nothing");
+  check_budget(options, result.modules, weights);
 
   CalibrationStatistics seen;
   const CalibrationStatistics* statistics = options.statistics;

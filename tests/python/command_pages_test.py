@@ -77,24 +77,6 @@ def test_every_option_is_in_the_reference_and_the_completions(narrow, options):
     narrow("completion", "tcsh", code=2)
 
 
-def complete(script, words):
-    """What bash would offer for the last word."""
-    program = script + f'\nCOMP_WORDS=({" ".join(words)}); COMP_CWORD={len(words) - 1}; _narrow; printf "%s\\n" "${{COMPREPLY[@]}}"'
-    return subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True).stdout.split()
-
-
-def test_bash_completes(narrow, tmp_path):
-    script = narrow("completion", "bash")
-    assert complete(script, ["narrow", "qua"]) == ["quantize"]
-    assert complete(script, ["narrow", "quantize", "--act"]) == ["--activations", "--activation-rule", "--act-order"]
-    assert complete(script, ["narrow", "--threads", "2", "eval", "--kv"]) == ["--kv-cache"]
-    for shell, words in {"zsh": ["zsh", "-n"], "fish": ["fish", "--no-execute"]}.items():
-        if shutil.which(shell):
-            path = tmp_path / shell
-            path.write_text(narrow("completion", shell))
-            subprocess.run([*words, path], check=True)
-
-
 def test_version_names_the_build(narrow):
     lines = narrow("--version").splitlines()
     assert re.fullmatch(r"narrow \d+\.\d+\.\d+", lines[0])

@@ -309,6 +309,59 @@ TEST_F(CommandTest, WrongUsageIsOneSentenceAndExitCodeTwo) {
   EXPECT_EQ(narrow({}).code, 2);
 }
 
+TEST_F(CommandTest, ComplaintsNameWhatTheHelpNames) {
+  expect_failure(narrow({"--no-such-flag"}), 2, "'--no-such-flag' is not an option");
+  expect_failure(narrow({"--threads", "2"}), 2, "a command is missing");
+  expect_failure(narrow({"bench", "--report"}), 2, "--report needs a value: FILE");
+  expect_failure(narrow({"kernels", "--explain", "1", "2", "3"}), 2, "--explain takes M N K SCHEME, not 3 values");
+  expect_failure(narrow({"kernels", "--explain", "0", "2", "3", "int8:row"}), 2, "'0' is not a size");
+  for (const char* seconds : {"nan", "-1", "inf", "1e9", "soon"}) {
+    expect_failure(narrow({"doctor", "--seconds", seconds}), 2, std::string("'") + seconds + "' is not a number from 0 to 3600");
+    expect_failure(narrow({"bench", "--report", path("page.html"), "--seconds", seconds}), 2, "is not a number from 0 to 60");
+  }
+  expect_failure(narrow({"bench", "--model", "llama-2-7b", "--batch", "0"}), 2, "a batch of 0 sequences");
+  expect_failure(narrow({"manual", "quantize", "--markdown"}), 2, "one thing");
+  std::ofstream(path("file")) << "a file";
+  expect_failure(narrow({"manual", "--write", path("file")}), 4, "Not a directory");
+  EXPECT_EQ(narrow_json({"completion", "bash"})["text"], narrow({"completion", "bash"}).out);
+  EXPECT_FALSE(fs::exists(path("page.html")));
+}
+
+TEST_F(CommandTest, ClustersAreNamedBeforePythonIsAsked) {
+  for (const char* address : {"local:0", "local:-3", "local:x", "local:", "cluster", "ray://", "ray://host", "host:0", "host:99999"})
+    expect_failure(narrow({"quantize", model(), path("out"), "int8:row", "--cluster", address}), 2,
+                   std::string("'") + address + "' is no address");
+  const auto with_python = [&](const char* program) {
+    return narrow({"quantize", model(), path("out"), "int8:row", "--cluster", "local:2", "--python", program});
+  };
+  expect_failure(with_python("/no/such/python"), 5, "/no/such/python was not found");
+  expect_failure(with_python("true"), 5, "true is no Python");  // it would have done nothing, and called it done
+  expect_failure(narrow({"quantize", model(), path("out"), "int8:row", "--python", "python3"}), 2, "--cluster");
+  EXPECT_FALSE(fs::exists(path("out")));
+}
+
+TEST_F(CommandTest, PlacesThatCannotBeWrittenAreSaidBeforeTheWork) {
+  std::ofstream(path("tokens")) << "not read: the place comes first";
+  const std::string nowhere = path("missing/file");
+  expect_failure(narrow({"compare", model(), "int8:row", "--tokens", path("tokens"), "--report", nowhere}), 4, "is not a directory");
+  expect_failure(narrow({"search", model(), "--bits", "4", "--tokens", path("tokens"), "-o", nowhere}), 4, "is not a directory");
+  expect_failure(narrow({"calibrate", model(), "--tokens", path("tokens"), "-o", nowhere}), 4, "is not a directory");
+  expect_failure(narrow({"tokenize", model(), path("tokens"), "-o", model()}), 4, "it is a directory");
+  expect_failure(narrow({"bench", "--report", "/dev/null"}), 4, "not a regular file");
+  expect_failure(narrow({"compare", model(), model(), "--report", path("page.html")}), 2, "--tokens");
+  expect_failure(narrow({"compare", model(), "int8:row", "--errors"}), 2, "one model");
+  expect_failure(narrow({"compare", model(), "nothing", "--tokens", path("tokens")}), 2, "nothing does not exist, and it is no scheme");
+  expect_failure(narrow({"search", model(), "--tokens", path("tokens")}), 2, "one budget: --bits");
+  expect_failure(narrow({"quantize", path("missing"), path("out"), "int8:row", "--export", "gguf"}), 4, "missing does not exist");
+  EXPECT_EQ(contents(folder_ / "model").size(), 2u);
+  EXPECT_FALSE(fs::exists(path("page.html")) || fs::exists(path("out")));
+}
+
+TEST_F(CommandTest, GgufFilesAreToldApart) {
+  std::ofstream(path("llama.gguf"), std::ios::binary) << std::string("GGUF\3\0\0\0", 8) << std::string(64, '\0');
+  expect_failure(narrow({"inspect", path("llama.gguf")}), 3, "narrow convert");
+}
+
 TEST_F(CommandTest, UnsupportedInstructionSetIsExitCodeFive) {
   const Outcome outcome = narrow({"kernels", "--cpu", "neon"});
   const Outcome other = narrow({"kernels", "--cpu", "avx2"});

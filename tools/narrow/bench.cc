@@ -1,30 +1,30 @@
 /// narrow bench: tokens per second of a model on a GPU, or this machine's kernels, timed, as a page.
 
 #include <cstdio>
-#include <fstream>
 #include <memory>
 
 #include <fmt/format.h>
 
 #include "bench_models.h"
 #include "bench_report.h"
+#include "io/atomic_file.h"
 #include "narrow/error.h"
 #include "report/numbers.h"
+#include "value_checks.h"
 
 namespace narrow::command {
 namespace {
 
 void run_bench_report(Context& context, const std::string& path, double seconds_each) {
-  std::ofstream file(path, std::ios::binary);
-  if (!file) throw IoError(fmt::format("{} cannot be written", path));  // before the minute that timing takes
+  check_output_file(path);
+  catch_interrupts();
   const bool shows = context.err_is_terminal && !context.quiet;
   const BenchReport report = measure_kernels(seconds_each, [&](std::string_view name) {
+    throw_if_interrupted();
     if (shows) std::fputs(fmt::format("\rtiming {:<40}", name).c_str(), stderr);
   });
   if (shows) std::fputs(fmt::format("\r{:<47}\r", "").c_str(), stderr);
-  file << bench_page(report);
-  file.close();
-  if (!file) throw IoError(fmt::format("{} cannot be written", path));
+  io::write_text(path, bench_page(report));
   context.answer(bench_object(report));
   context.print(fmt::format("{} timings in {}: {}\n", report.timings.size(), report::duration_text(report.seconds), path));
 }
@@ -55,7 +55,7 @@ void add_bench(CLI::App& app, Context& context) {
   command->add_option("--report", options->report, "Write one HTML page of the kernels here, to be attached to an issue")->option_text("FILE");
   command->add_option("--seconds", options->seconds, "--report: repeat each kernel for this long (default 0.1)")
       ->option_text("N")
-      ->check(CLI::Range(0.0, 60.0).description(""));
+      ->check(number_from(0.0, 60.0));
   command->callback([&context, options] {
     context.run = [&context, options] {
       if (options->model.model.empty() == options->report.empty())

@@ -12,6 +12,7 @@
 #include "plain_memory.h"
 #include "report/numbers.h"
 #include "report/table.h"
+#include "value_checks.h"
 
 namespace narrow::command {
 namespace {
@@ -43,6 +44,7 @@ double median_channel(const InputStatistics& input) {
 }
 
 void run_calibrate(Context& context, const CalibrateOptions& options) {
+  check_output_file(options.output);
   catch_interrupts();
   return_freed_memory();
   CalibrationStatistics statistics;

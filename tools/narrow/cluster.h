@@ -14,8 +14,11 @@ struct ClusterOptions {
   std::string python = "python3";  ///< that has narrow and Ray
 };
 
-/// Becomes `python -m narrow.ray`, with the request on its standard input. Throws Unsupported where there is no such program; that the
-/// package or Ray is missing is said by the Python that finds so, in one sentence.
+/// Throws InvalidArgument where an address has none of the forms above: a typing error shall not wait for Python.
+void check_cluster_address(const std::string& address);
+
+/// Becomes `python -m narrow.ray`, with the request on its standard input. Throws Unsupported where that is no Python; that the package
+/// or Ray is missing is said by the Python that finds so, in one sentence.
 [[noreturn]] void quantize_on_cluster(const Context& context, const ClusterOptions& cluster, const std::string& input,
                                       const std::string& output, const Recipe& recipe, const Method& method, const TokenWindows& windows);
 

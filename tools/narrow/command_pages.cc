@@ -1,5 +1,7 @@
 #include "command_pages.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -21,7 +23,9 @@ OptionEntry entry_of(const CLI::Option& option) {
     if (entry.value.empty()) entry.value = "VALUE";
   }
   entry.text = option.get_description();
+  std::replace(entry.text.begin(), entry.text.end(), '\n', ' ');  // help breaks its lines itself
   entry.required = option.get_required();
+  entry.repeats = !is_flag && option.get_items_expected_max() > 1;
   return entry;
 }
 
@@ -87,6 +91,13 @@ std::string cell(std::string_view text) {
   return result;
 }
 
+/// The lines of an example, which help indents by two.
+std::string without_indent(std::string text) {
+  if (text.starts_with("  ")) text.erase(0, 2);
+  for (std::size_t at = text.find("\n  "); at != std::string::npos; at = text.find("\n  ", at)) text.erase(at + 1, 2);
+  return text;
+}
+
 std::string markdown_table(const char* title, const std::vector<OptionEntry>& entries) {
   if (entries.empty()) return "";
   std::string text = fmt::format("\n| {} | meaning |\n|---|---|\n", title);
@@ -113,6 +124,7 @@ CommandPages describe(const CLI::App& app) {
   pages.program = page_of(app);
   pages.notes = app.get_footer();
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) pages.commands.push_back(page_of(*command));
+  offer_values(pages);
   return pages;
 }
 
@@ -145,7 +157,7 @@ std::string markdown_reference(const CommandPages& pages) {
   for (const CommandPage& page : pages.commands) {
     text += fmt::format("\n## narrow {}\n\n{}.\n\n```text\n{}\n```\n", page.name, page.sentence, page.usage());
     text += markdown_table("argument", page.arguments) + markdown_table("option", page.options);
-    if (!page.example.empty()) text += fmt::format("\n```text\n{}\n```\n", page.example);
+    if (!page.example.empty()) text += fmt::format("\n```text\n{}\n```\n", without_indent(page.example));
   }
   return text;
 }

@@ -13,6 +13,9 @@ struct OptionEntry {
   std::string value;               ///< "FILE"; empty for flags and arguments
   std::string text;
   bool required = false;
+  bool repeats = false;            ///< several values may follow it
+  std::vector<std::string> words;  ///< values that a shell offers
+  bool files = false;              ///< paths are values too
 };
 
 /// One subcommand, or narrow itself.
@@ -37,6 +40,9 @@ CommandPages describe(const CLI::App& app);
 std::string manual_page(const CommandPages& pages, const CommandPage& page);
 /// All commands as one page of the docs.
 std::string markdown_reference(const CommandPages& pages);
+
+/// Fills what a shell offers for the values of every option and argument.
+void offer_values(CommandPages& pages);
 
 std::string bash_completion(const CommandPages& pages);
 std::string zsh_completion(const CommandPages& pages);

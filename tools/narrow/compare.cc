@@ -176,10 +176,17 @@ void add_compare(CLI::App& app, Context& context) {
   command->callback([&context, options] {
     context.run = [&context, options] {
       const bool has_tokens = !options->tokens.tokens.empty() || !options->tokens.text.empty();
-      if (options->errors) return run_compare_errors(context, *options);
+      if (options->errors) {
+        if (!options->schemes.empty() || !options->report.empty())
+          throw InvalidArgument("compare --errors is about one model and FP8's scales; leave B and --report away");
+        return run_compare_errors(context, *options);
+      }
       if (options->schemes.empty()) throw InvalidArgument("compare needs something to compare with: a checkpoint, or schemes; or --errors");
-      if (!has_tokens && options->schemes.size() == 1 && std::filesystem::exists(options->schemes.front()))
+      if (!has_tokens && options->schemes.size() == 1 && std::filesystem::exists(options->schemes.front())) {
+        if (!options->report.empty())
+          throw InvalidArgument("compare --report shows how models read a text; give it one: --tokens FILE or --text FILE");
         return run_compare(context, {options->model, options->schemes.front()});
+      }
       run_compare_models(context, *options);
     };
   });

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 
 #include <fmt/format.h>
 
+#include "io/atomic_file.h"
 #include "narrow/error.h"
 #include "narrow/quantize.h"
 #include "report/evaluation.h"
@@ -14,6 +14,7 @@
 #include "report/numbers.h"
 #include "report/statistics.h"
 #include "report/table.h"
+#include "value_checks.h"
 
 namespace narrow::command {
 namespace {
@@ -56,16 +57,21 @@ Json row_object(const std::string& name, const Model& model, const Evaluation& e
   return row;
 }
 
-void write_page(const std::string& path, const std::string& page) {
-  std::ofstream file(path, std::ios::binary);
-  file.write(page.data(), static_cast<std::streamsize>(page.size()));
-  file.close();
-  if (!file) throw IoError(fmt::format("'{}' cannot be written", path));
+/// What is no checkpoint must be a scheme or a preset; asked before the models run.
+void check_candidate(const std::string& name) {
+  if (std::filesystem::exists(name)) return;
+  try {
+    Recipe::of(name);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{} does not exist, and it is no scheme either: {}", name, error.what()));
+  }
 }
 
 }  // namespace
 
 void run_compare_models(Context& context, const CompareModelsOptions& options) {
+  for (const std::string& name : options.schemes) check_candidate(name);
+  if (!options.report.empty()) check_output_file(options.report);
   const LoadedTokens loaded = load_tokens(options.tokens, options.model);
   catch_interrupts();
   SchemeOptions plain = options.scheme;
@@ -111,7 +117,7 @@ void run_compare_models(Context& context, const CompareModelsOptions& options) {
   if (!options.report.empty()) {
     report::PageInput page{.path = options.model, .answer = answer, .windows = loaded.windows, .base = base};
     for (const Candidate& candidate : candidates) page.models.push_back({candidate.name, candidate.model});
-    write_page(options.report, report::model_page(page));
+    io::write_text(options.report, report::model_page(page));
   }
   context.answer(answer);
   context.print(table.render(context.out));

@@ -66,7 +66,7 @@ void add_convert(CLI::App& app, Context& context) {
       ->required();
   command
       ->add_option("--to", options->target,
-                   "narrow, ct, gptq, awq, fp8-block, or gguf[:TYPE] with a type of ggml such as q8_0, q4_0, q4_k, mxfp4;\n"
+                   "narrow, ct, gptq, awq, fp8-block, modelopt, or gguf[:TYPE] with a type of ggml such as q8_0, q4_0, q4_k, mxfp4;\n"
                    "without TYPE the one that holds the weights' codes, or q8_0")
       ->type_name("FORM")
       ->required();

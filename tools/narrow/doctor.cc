@@ -15,6 +15,7 @@
 #include "report/numbers.h"
 #include "report/table.h"
 #include "self_test.h"
+#include "value_checks.h"
 
 namespace narrow::command {
 namespace {
@@ -193,7 +194,7 @@ void add_doctor(CLI::App& app, Context& context) {
                                   "  narrow doctor\n  narrow doctor --json > doctor.json\n");
   command->add_option("--seconds", *seconds, "Give the self-test at most this long (default 20); one that is cut short has failed")
       ->option_text("N")
-      ->check(CLI::Range(0.0, 3600.0).description(""));
+      ->check(number_from(0.0, 3600.0));
   command->callback([&context, seconds] { context.run = [&context, seconds] { run_doctor(context, *seconds); }; });
 }
 

@@ -11,6 +11,7 @@
 #include "narrow/error.h"
 #include "report/evaluation.h"
 #include "report/numbers.h"
+#include "value_checks.h"
 
 namespace narrow::command {
 namespace {
@@ -51,6 +52,7 @@ void run_eval(Context& context, const EvalOptions& options) {
     const ModelOptions same = make_model_options(options.scheme);
     base = open_model(options.base, {.compute = same.compute, .device = same.device});
   }
+  if (!options.logits.empty()) check_output_file(options.logits);
   catch_interrupts();
   EvaluateOptions how;
   how.base = base ? &*base : nullptr;

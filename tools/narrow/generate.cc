@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -12,6 +13,7 @@
 #include "narrow/generate.h"
 #include "narrow/tokenizer.h"
 #include "report/evaluation.h"
+#include "value_checks.h"
 
 namespace narrow::command {
 namespace {
@@ -61,12 +63,14 @@ void run_generate(Context& context, GenerateCommandOptions& options) {
   options.generate.cache = KvCache::parse_scheme(options.scheme.cache);
   catch_interrupts();
   Stream stream(!context.json && !context.quiet);
-  stream.add(options.prompt);
+  bool begun = false;
   const Generation result = generate(model, prompt, options.generate, [&](std::int32_t token) {
     throw_if_interrupted();
+    if (!std::exchange(begun, true)) stream.add(options.prompt);  // what generate refuses is said before anything is shown
     stream.add(tokenizer.bytes(token));
     return true;
   });
+  if (!begun) stream.add(options.prompt);
   stream.finish();
   const double made = static_cast<double>(result.tokens.size());
   const double rate = result.seconds > 0.0 && made > 1.0 ? (made - 1.0) / result.seconds : 0.0;
@@ -105,7 +109,7 @@ void add_generate(CLI::App& app, Context& context) {
   command->add_option("-p,--prompt", options->prompt, "The text to continue")->option_text("TEXT")->required();
   command->add_option("-n,--max-tokens", options->generate.tokens, "At most N tokens (default 128)")
       ->option_text("N")
-      ->check(CLI::Range(1, 1 << 24).description(""));
+      ->check(number_from(1, 1 << 24));
   command->add_option("--temperature", options->generate.sampling.temperature, "0 (default): the most likely token; 1: as the model says")
       ->option_text("T");
   command->add_option("--top-k", options->generate.sampling.top_k, "Draw from the K most likely tokens")->option_text("K");

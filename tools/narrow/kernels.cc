@@ -178,7 +178,8 @@ void explain_product(Context& context, const std::vector<std::string>& words) {
   for (std::size_t i = 0; i < 3; ++i) {
     const char* end = words[i].data() + words[i].size();
     const auto [stop, error] = std::from_chars(words[i].data(), end, sizes[i]);
-    if (error != std::errc{} || stop != end || sizes[i] < 0) throw InvalidArgument(fmt::format("kernels: '{}' is not a size; write --explain M N K SCHEME", words[i]));
+    if (error != std::errc{} || stop != end || sizes[i] < 1)
+      throw InvalidArgument(fmt::format("kernels: '{}' is not a size; write --explain M N K SCHEME with sizes from 1", words[i]));
   }
   const Scheme scheme = Scheme::parse(words[3]);
   Json rows = Json::array();

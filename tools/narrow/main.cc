@@ -15,6 +15,7 @@
 #include "device/cpu_features.h"
 #include "narrow/error.h"
 #include "thread_waiting.h"
+#include "value_checks.h"
 
 namespace narrow::command {
 
@@ -38,7 +39,7 @@ namespace {
 void add_global_options(CLI::App& app, Context& context) {
   app.add_option("--threads", context.threads, "Use N threads (default: all cores); results do not depend on it")
       ->type_name("N")
-      ->check(CLI::Range(1, 4096).description(""));
+      ->check(number_from(1, 4096));
   app.add_option("--cpu", context.cpu, "Use no newer instruction set: scalar, avx2, avx512, amx, neon, ..")->type_name("ISA");
   app.add_flag("--json", context.json, "Answer in JSON on standard output, for machines");
   app.add_flag("--quiet", context.quiet, "No progress and no text; errors and --json remain");
@@ -103,17 +104,35 @@ int fail(const Context& context, int code, const std::string& sentence) {
   return code;
 }
 
+/// What is wrong where no command was recognised.
+std::string missing_command(const CLI::App& app, const Context& context) {
+  for (const std::string& argument : context.arguments) {
+    if (!argument.starts_with("-")) return fmt::format("'{}' is not a command", argument);
+    if (app.get_option_no_throw(argument.substr(0, argument.find('='))) == nullptr) return fmt::format("'{}' is not an option", argument);
+  }
+  return "a command is missing";
+}
+
+/// The parser's complaint about a value in the words of the help: "--report: 1 required TEXT missing" names no type that people know.
+std::string value_complaint(const CLI::App& app, const CLI::ParseError& error) {
+  const std::string what = error.what(), name = what.substr(0, what.find(':'));
+  const auto chosen = app.get_subcommands();
+  const CLI::Option* option = chosen.empty() ? nullptr : chosen.front()->get_option_no_throw(name);
+  if (option == nullptr) option = app.get_option_no_throw(name);
+  if (option == nullptr) return what;
+  const std::string value = option->get_option_text().empty() ? option->get_type_name() : option->get_option_text();
+  if (what.ends_with(" missing")) return fmt::format("{} needs a value: {}", name, value);
+  const std::size_t received = what.rfind(' ');
+  return fmt::format("{} takes {}, not {} values", name, value, what.substr(received + 1));
+}
+
 /// One sentence for what the parser rejected, and where to read more.
 int fail_usage(const CLI::App& app, const Context& context, const CLI::ParseError& error) {
   const auto chosen = app.get_subcommands();
   const std::string command = chosen.empty() ? "narrow" : "narrow " + chosen.front()->get_name();
   std::string sentence = error.what();
-  if (chosen.empty()) {
-    std::string word;
-    for (const std::string& argument : context.arguments)
-      if (word.empty() && !argument.starts_with("-")) word = argument;
-    if (!word.empty() && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) sentence = fmt::format("'{}' is not a command", word);
-  }
+  if (chosen.empty() && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) sentence = missing_command(app, context);
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) sentence = value_complaint(app, error);
   while (!sentence.empty() && (sentence.back() == '\n' || sentence.back() == '.')) sentence.pop_back();
   for (char& letter : sentence)
     if (letter == '\n') letter = ' ';
@@ -137,7 +156,8 @@ int guarded(Context& context, const std::function<void()>& work) {
   } catch (const CudaError& error) {
     return fail(context, kUnsupported, error.what());
   } catch (const std::filesystem::filesystem_error& error) {
-    return fail(context, kInputOutput, error.what());
+    return fail(context, kInputOutput,
+                error.path1().empty() ? error.what() : fmt::format("{}: {}", error.path1().string(), error.code().message()));
   } catch (const std::bad_alloc&) {
     return fail(context, kUnsupported, "there is not enough memory; `narrow plan` says how much a quantization needs");
   } catch (const std::exception& error) {

@@ -31,12 +31,19 @@ void write_share(const CommandPages& pages, const std::filesystem::path& share) 
   write_file(share / "fish/vendor_completions.d/narrow.fish", fish_completion(pages));
 }
 
+/// A text that is the answer itself.
+void show(Context& context, const std::string& text) {
+  context.answer({{"text", text}});
+  context.print(text);
+}
+
 void show_manual(Context& context, const CommandPages& pages, const std::string& name, bool markdown, const std::string& share) {
+  if (!name.empty() + markdown + !share.empty() > 1) throw InvalidArgument("manual shows one thing: a COMMAND, --markdown, or --write DIR");
   if (!share.empty()) return write_share(pages, share);
-  if (markdown) return context.print(markdown_reference(pages));
-  if (name.empty()) return context.print(manual_page(pages, pages.program));
+  if (markdown) return show(context, markdown_reference(pages));
+  if (name.empty()) return show(context, manual_page(pages, pages.program));
   for (const CommandPage& page : pages.commands)
-    if (page.name == name) return context.print(manual_page(pages, page));
+    if (page.name == name) return show(context, manual_page(pages, page));
   throw InvalidArgument(fmt::format("'{}' is not a command; `narrow --help` lists them", name));
 }
 
@@ -68,7 +75,7 @@ void add_completion(CLI::App& app, Context& context) {
   command->callback([&app, &context, shell] {
     context.run = [&app, &context, shell] {
       const CommandPages pages = describe(app);
-      context.print(*shell == "bash" ? bash_completion(pages) : *shell == "zsh" ? zsh_completion(pages) : fish_completion(pages));
+      show(context, *shell == "bash" ? bash_completion(pages) : *shell == "zsh" ? zsh_completion(pages) : fish_completion(pages));
     };
   });
 }

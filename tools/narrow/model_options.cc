@@ -9,6 +9,7 @@
 #include "io/file_reader.h"
 #include "narrow/error.h"
 #include "narrow/tokenizer.h"
+#include "value_checks.h"
 
 namespace narrow::command {
 void add_scheme_options(CLI::App& command, SchemeOptions& options) {
@@ -64,10 +65,10 @@ void add_token_options(CLI::App& command, TokenOptions& options, const char* ten
   command.add_option("--text", options.text, "Plain text instead, cut into windows by the model's tokenizer.json")->option_text("FILE");
   command.add_option("--length", options.length, "Tokens of a window of --text (default 512)")
       ->option_text("N")
-      ->check(CLI::Range(2, 1 << 24).description(""));
+      ->check(number_from(2, 1 << 24));
   command.add_option("--windows", options.windows, "Read the first N windows alone")
       ->option_text("N")
-      ->check(CLI::Range(1, 1 << 30).description(""));
+      ->check(number_from(1, 1 << 30));
 }
 
 std::string read_text_file(const std::string& path) {

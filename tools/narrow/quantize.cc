@@ -182,6 +182,7 @@ TokenWindows calibration_windows(const QuantizeCommandOptions& options) {
 
 /// What a cluster does not take is said before anything starts.
 void run_on_cluster(const Context& context, const QuantizeCommandOptions& options, const Recipe& recipe, const Method& method) {
+  check_cluster_address(options.cluster.address);
   if (!options.form.empty()) throw InvalidArgument("--export is of one process; quantize on the cluster first, then narrow convert the result");
   if (!options.journal.empty()) throw InvalidArgument("--journal is of one process; on a cluster the workers keep one beside OUT while they run");
   const TokenWindows windows = calibration_windows(options);
@@ -267,10 +268,12 @@ void add_quantize(CLI::App& app, Context& context) {
   command->add_option("--strength", options->strength, "SmoothQuant: how much of the outliers moves, 0 .. 1 (default: searched)")
       ->option_text("SHARE");
   add_token_options(*command, options->tokens, "calib");
-  command->add_option("--cluster", options->cluster.address, "Spread the work over Ray: local:N workers here, ray://HOST:PORT, auto; the same bytes")
-      ->option_text("ADDRESS");
+  CLI::Option* cluster = command->add_option("--cluster", options->cluster.address,
+                                             "Spread the work over Ray: local:N workers here, ray://HOST:PORT, auto; the same bytes");
+  cluster->option_text("ADDRESS");
   command->add_option("--python", options->cluster.python, "The Python that has narrow and Ray, for --cluster (default python3)")
-      ->option_text("PROGRAM");
+      ->option_text("PROGRAM")
+      ->needs(cluster);
   command->callback(
       [&context, command, options] { context.run = [&context, command, options] { run_quantize(context, *command, *options); }; });
 }

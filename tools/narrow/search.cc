@@ -13,6 +13,7 @@
 #include "narrow/search.h"
 #include "report/numbers.h"
 #include "report/table.h"
+#include "value_checks.h"
 
 namespace narrow::command {
 namespace {
@@ -35,7 +36,8 @@ std::uint64_t parse_size(const std::string& text) {
     const char* name;
     double bytes;
   };
-  constexpr Unit kUnits[] = {{"GiB", 0x1p30}, {"MiB", 0x1p20}, {"KiB", 0x1p10}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"", 1.0}};
+  constexpr Unit kUnits[] = {{"GiB", 0x1p30}, {"MiB", 0x1p20}, {"KiB", 0x1p10}, {"GB", 1e9},
+                             {"MB", 1e6},     {"kB", 1e3},     {"KB", 1e3},     {"", 1.0}};
   std::size_t end = 0;
   double number = 0.0;
   try {
@@ -78,6 +80,9 @@ void run_search(Context& context, const CLI::App& command, const SearchCommandOp
   if (command.count("--bits") > 0) how.bits = options.bits;
   if (command.count("--max-kl") > 0) how.divergence = options.divergence;
   if (!options.size.empty()) how.bytes = parse_size(options.size);
+  if (how.bits.has_value() + how.bytes.has_value() + how.divergence.has_value() != 1)
+    throw InvalidArgument("search needs one budget: --bits BITS, --size SIZE or --max-kl NATS");
+  if (!options.output.empty()) check_output_file(options.output);
   how.probe_windows = options.probe_windows;
   const TokenWindows windows = load_tokens(options.tokens, options.model).windows;
   std::optional<CalibrationStatistics> statistics;

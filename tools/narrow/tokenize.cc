@@ -10,6 +10,7 @@
 #include "narrow/error.h"
 #include "narrow/tokenizer.h"
 #include "report/numbers.h"
+#include "value_checks.h"
 
 namespace narrow::command {
 namespace {
@@ -22,6 +23,7 @@ struct TokenizeOptions {
 };
 
 void run_tokenize(Context& context, const TokenizeOptions& options) {
+  if (!options.output.empty()) check_output_file(options.output);
   const Tokenizer tokenizer = open_tokenizer(options.model);
   const std::string text = read_text_file(options.text);
   std::vector<std::int32_t> tokens = tokenizer.encode(text);
@@ -55,7 +57,7 @@ void add_tokenize(CLI::App& app, Context& context) {
       ->option_text("FILE");
   command->add_option("--length", options->length, "Tokens of a window (default: one window of all)")
       ->option_text("N")
-      ->check(CLI::Range(2, 1 << 30).description(""));
+      ->check(number_from(2, 1 << 30));
   command->add_option("--tensor", options->tensor, "The tensor's name (default: eval)")->option_text("NAME");
   command->callback([&context, options] { context.run = [&context, options] { run_tokenize(context, *options); }; });
 }

@@ -137,10 +137,12 @@ std::vector<ModelBenchResult> bench_model(const ModelConfig& config, const Model
                                           const std::function<void(const ModelBenchResult&)>& on_result) {
   if (options.device.is_cpu())
     throw Unsupported("bench --model measures CUDA devices; `narrow generate` gives the CPU's tokens per second");
-  cuda::require_device(options.device.index);
   if (options.prompt < 1 || options.tokens < 4) throw InvalidArgument("bench: a prompt has at least one token, and at least four are made");
+  for (const std::int64_t batch : options.batches)
+    if (batch < 1) throw InvalidArgument(fmt::format("bench: a batch of {} sequences; it must have at least one", batch));
   if (config.rope.kind == RopeConfig::Kind::kDynamic && options.prompt + options.tokens > config.max_positions)
     throw Unsupported("bench: beyond the model's own positions a dynamic RoPE changes with every token; ask for fewer tokens");
+  cuda::require_device(options.device.index);
   const cuda::DeviceGuard guard(options.device.index);
   const cuda::OwnedStream stream(options.device.index);
   const double bandwidth = read_bandwidth(options.device, stream);
@@ -148,7 +150,6 @@ std::vector<ModelBenchResult> bench_model(const ModelConfig& config, const Model
   const DeviceDecoder decoder(model::random_weights(config, options.recipe, options.device, stream));
   std::vector<ModelBenchResult> results;
   for (const std::int64_t batch : options.batches) {
-    if (batch < 1) throw InvalidArgument(fmt::format("bench: a batch of {} sequences; it must have at least one", batch));
     Run run(decoder, options, batch);
     run.read_prompts();  // allocates, and warms up
     ModelBenchResult result{.batch = batch, .prompt = options.prompt, .tokens = options.tokens};
