@@ -39,9 +39,11 @@ target_sources(narrow PRIVATE
   kernels/cuda/training.cu
   kernels/cuda/weight_prepare.cu
   kernels/cuda/weight_product_any.cu)
+# Device code is packed in the file, which changes no instruction of it; the driver unpacks a kernel when it is first used.
+set(packed -Xfatbin=-compress-all)
 # Codes must be the CPU's: no contraction, IEEE divisions and square roots, subnormals kept (nvcc's defaults but for the first).
 target_compile_options(narrow PRIVATE
-  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -fmad=false -Xcompiler=-Wall,-Wextra -Xcudafe=--diag_suppress=20012>)
+  $<$<COMPILE_LANGUAGE:CUDA>:${packed} --expt-relaxed-constexpr -fmad=false -Xcompiler=-Wall,-Wextra -Xcudafe=--diag_suppress=20012>)
 # The runtime is linked in: a machine without CUDA loads the library all the same.
 target_link_libraries(narrow PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
 
@@ -78,5 +80,5 @@ add_library(narrow_sm90 OBJECT
 set_target_properties(narrow_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real)
 target_include_directories(narrow_sm90 PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(narrow_sm90 PRIVATE
-  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra -Xcudafe=--diag_suppress=20012>)
+  $<$<COMPILE_LANGUAGE:CUDA>:${packed} --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra -Xcudafe=--diag_suppress=20012>)
 target_sources(narrow PRIVATE $<TARGET_OBJECTS:narrow_sm90>)
