@@ -10,6 +10,7 @@ width = int(max(len(line) for line in lines) * CHARACTER + 2 * MARGIN)
 height = len(lines) * LINE + 2 * MARGIN
 print(f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img">')
 print(f'<rect width="{width}" height="{height}" rx="8" fill="#12161c"/>')
+print("<style>text { white-space: pre; }</style>")
 print('<g font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, monospace" font-size="14" fill="#d7dde5" xml:space="preserve">')
 for number, line in enumerate(lines):
     colour = ' fill="#7ee0a8"' if number == 0 else ""

@@ -46,6 +46,8 @@ SECTIONS = [
             "quantization.md",
             "methods.md",
             "evaluation.md",
+            "cuda_executor.md",
+            "scaling.md",
             "interop.md",
             "python.md",
             "onnx.md",
@@ -80,7 +82,8 @@ def made_pages(narrow):
         "",
     ]
     for path in sorted((ROOT / "docs/benchmarks").glob("*.json")):
-        plots += [f"## {path.stem}", "", f"[The page](../benchmarks/{path.stem}.md), [the data](../benchmarks/{path.name}).", ""]
+        title = (ROOT / f"docs/benchmarks/{path.stem}.md").read_text().split("\n", 1)[0].removeprefix("# ")
+        plots += [f"## {title}", "", f"[The page](../benchmarks/{path.stem}.md), [the data](../benchmarks/{path.name}).", ""]
         plots += [figure + "\n" for figure in drawings.benchmark_plots(json.loads(path.read_text()))]
     return {
         "made/command_line.md": command(narrow, "manual", "--markdown").replace("](command.md)", "](../command.md)"),
@@ -119,6 +122,11 @@ def undocumented():
         for module, path in PYTHON_MODULES.items()
         for name in docstrings.undocumented(ROOT / path)
     ]
+
+
+def short(title):
+    """A title for lists: without the file that a section is about, and without the day that a page was measured on."""
+    return re.sub(r" \((?:src|include|python|tools)/[^)]*\)|, \d{4}-\d\d-\d\d$", "", title)
 
 
 def page_path(name):
@@ -190,15 +198,27 @@ class Site:
     def navigation(self, current):
         up = "../" * current.count("/")
         text = f'<a class="home" href="{up}index.html">narrow</a>'
+        text += '<label class="menu" for="menu">Contents</label>'
         text += '<input id="search" type="search" placeholder="Search" aria-label="Search"><ul id="found"></ul>'
+        text += '<input id="menu" type="checkbox" aria-label="Contents"><div class="tree">'
         for section, names in self.sections:
             is_open = " open" if current in [page_path(name) for name in names] or section == "Start" else ""
             items = ""
             for name in names:
                 here = " class=here" if page_path(name) == current else ""
-                items += f'<li><a href="{up}{page_path(name)}"{here}>{html.escape(self.pages[name].title)}</a>'
+                items += f'<li><a href="{up}{page_path(name)}"{here}>{html.escape(short(self.pages[name].title))}</a>'
             text += f"<details{is_open}><summary>{section}</summary><ul>{items}</ul></details>"
-        return text
+        return text + "</div>"
+
+    def neighbours(self, current):
+        """The pages before and after this one, for those who read on."""
+        order = ["index.md", *(name for _, names in self.sections for name in names)]
+        place, up = order.index(current), "../" * current.count("/")
+        links = ""
+        for other, mark in ((place - 1, "previous"), (place + 1, "next")):
+            if 0 <= other < len(order):
+                links += f'<a class="{mark}" href="{up}{page_path(order[other])}">{html.escape(self.pages[order[other]].title)}</a>'
+        return f"<footer>{links}</footer>"
 
     def frame(self, path, title, body, contents=""):
         up = "../" * path.count("/")
@@ -213,9 +233,11 @@ class Site:
 </head>
 <body data-root="{up}">
 <nav>{self.navigation(path)}</nav>
-<main>{contents}{body}</main>
+<main>{body}</main>
+<aside>{contents}</aside>
 <script src="{up}search_index.js"></script>
 <script src="{up}search.js"></script>
+<script src="{up}copy.js"></script>
 </body>
 </html>
 """
@@ -233,10 +255,8 @@ class Site:
             second = [(anchor, text) for level, anchor, text in page.headings if level == 2]
             contents = ""
             if len(second) > 2:
-                contents = (
-                    "<aside><ul>" + "".join(f'<li><a href="#{anchor}">{html.escape(text)}</a>' for anchor, text in second) + "</ul></aside>"
-                )
-            self.write(path, self.frame(path, page.title, page.html(), contents))
+                contents = "<ul>" + "".join(f'<li><a href="#{anchor}">{html.escape(short(text))}</a>' for anchor, text in second) + "</ul>"
+            self.write(path, self.frame(path, page.title, page.html() + self.neighbours(name), contents))
             index.append(
                 {
                     "path": path,
@@ -246,7 +266,8 @@ class Site:
                 }
             )
         self.write("search_index.js", "const pages = " + json.dumps(index, ensure_ascii=False) + ";\n")
-        shutil.copyfile(HERE / "search.js", self.output / "search.js")
+        for script in ("search.js", "copy.js"):
+            shutil.copyfile(HERE / script, self.output / script)
         code = FORMATTER.get_style_defs(".code")
         self.write("style.css", (HERE / "style.css").read_text() + re.sub(r"background: [^;}]*;?", "", code) + "\n")
 

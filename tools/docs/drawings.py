@@ -47,15 +47,18 @@ def bars(title, unit, rows, reference=None):
     scale = (WIDTH - left - 60) / most
     height = top + step * len(rows) + 8
     parts = [f'<text x="0" y="14" class="title">{html.escape(title)} ({html.escape(unit)})</text>']
+    values = []  # above the line
     for i, (label, value) in enumerate(rows):
         y = top + i * step
         parts.append(
             f'<text x="{left - 8}" y="{y + 12}" text-anchor="end">{html.escape(label)}</text><rect class="bar" x="{left}" y="{y + 2}" '
-            f'width="{value * scale:.1f}" height="{step - 6}"/><text x="{left + value * scale + 6:.1f}" y="{y + 12}">{value:.2f}</text>'
+            f'width="{value * scale:.1f}" height="{step - 6}"/>'
         )
+        values.append(f'<text x="{left + value * scale + 6:.1f}" y="{y + 12}">{value:.2f}</text>')
     if reference:
         at = left + reference * scale
         parts.append(f'<line class="reference" x1="{at:.1f}" x2="{at:.1f}" y1="{top - 4}" y2="{height}"/>')
+    parts += values
     return f'<svg class="plot" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{html.escape(title)}">{"".join(parts)}</svg>'
 
 

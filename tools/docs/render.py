@@ -27,6 +27,12 @@ def highlighted(code, language):
         return html.escape(code)
 
 
+def with_powers(text):
+    """2^-14 as people write it; None where there is none."""
+    changed, count = re.subn(r"\b(\d+)\^(-?\d+|[A-Za-z]\b)", r"\1<sup>\2</sup>", html.escape(text, quote=False))
+    return changed if count else None
+
+
 def equation(text, options):
     display = options.get("display_mode", False)
     return latex2mathml.converter.convert(text, display="block" if display else "inline")
@@ -60,6 +66,8 @@ class Page:
                 for name in ("href", "src"):
                     if name in child.attrs:
                         self.links.append(child)
+                if child.type == "text" and (powers := with_powers(child.content)):
+                    child.type, child.content = "html_inline", powers
             if token.type == "fence":
                 language = token.info.split()[0] if token.info else "text"
                 token.type, token.tag = "html_block", ""
