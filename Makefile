@@ -8,8 +8,8 @@ PYTHON := .venv/bin/python
 export GOMP_SPINCOUNT ?= 5000
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-unit test-sweep test-sanitizers test-sanitizers-all test-threads test-offline test-python test-install test-arm edge bench \
-  docs fuzz parser-coverage torture same-bytes reproducible gpu-test gpu-bench format tidy rules clean help
+.PHONY: setup command build demo test test-unit test-sweep test-sanitizers test-sanitizers-all test-threads test-offline test-python test-install \
+  test-arm edge bench docs fuzz parser-coverage torture same-bytes reproducible gpu-test gpu-bench format tidy rules clean help
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -17,9 +17,18 @@ help: ## what can be made
 setup: ## install what is missing (apt as root, a .venv with pip); the second time it does nothing
 	@tools/dev/setup.sh
 
+# Says what it found of CUDA, and everything where it fails.
+define configure
+cmake --preset release $(1) > build.log 2>&1 || { cat build.log; rm -f build.log; exit 1; }; grep -E 'CUDA:' build.log; rm -f build.log
+endef
+
+command: ## build the command alone: what the first five minutes need
+	@tools/dev/setup.sh command
+	@$(call configure,-DNARROW_BUILD_TESTS=OFF -DNARROW_BUILD_BENCHMARKS=OFF -DNARROW_BUILD_PYTHON=OFF)
+	@cmake --build --preset release -j $(JOBS) --target narrow_command
+
 build: setup ## build the library, the command, tests and benchmarks into build/release
-	@cmake --preset release -DNARROW_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) > build.log 2>&1 || { cat build.log; rm -f build.log; exit 1; }
-	@grep -E 'CUDA:' build.log || true; rm -f build.log
+	@$(call configure,-DNARROW_BUILD_TESTS=ON -DNARROW_BUILD_BENCHMARKS=ON -DNARROW_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON))
 	@cmake --build --preset release -j $(JOBS)
 
 demo: build ## quantize the bundled model to six schemes and show the result
