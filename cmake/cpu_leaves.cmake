@@ -31,7 +31,9 @@ foreach(leaf ${leaves})
   if(leaf MATCHES "_(avx2|avx512|avx512bf16|amx|neon|dotprod|i8mm)\\.cc$")
     # -Wno-psabi: vector types stay inside a leaf, their calling convention concerns nobody.
     # -Wno-maybe-uninitialized: g++'s own AVX-512 intrinsics leave their merge operand undefined.
+    # -O3: a small build saves outside of the kernels.
     set_source_files_properties(${leaf} PROPERTIES
-      COMPILE_OPTIONS "${flags_${CMAKE_MATCH_1}};-Wno-psabi;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>;${unsanitized}")
+      COMPILE_OPTIONS "${flags_${CMAKE_MATCH_1}};-Wno-psabi;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>;$<$<CONFIG:MinSizeRel>:-O3>;\
+${unsanitized}")
   endif()
 endforeach()

@@ -17,3 +17,6 @@ else()
   target_compile_options(narrow_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong $<$<CONFIG:Release>:-D_FORTIFY_SOURCE=2>>)
   target_link_options(narrow_flags INTERFACE $<$<PLATFORM_ID:Linux>:LINKER:-z,relro,-z,now,-z,noexecstack>)  # tools/dev/check_hardening.py
 endif()
+if(NARROW_STATIC_COMMAND)  # what the linker can leave out, it finds by sections
+  target_compile_options(narrow_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffunction-sections -fdata-sections>)
+endif()
