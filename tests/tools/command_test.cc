@@ -334,7 +334,7 @@ TEST_F(CommandTest, ClustersAreNamedBeforePythonIsAsked) {
   const auto with_python = [&](const char* program) {
     return narrow({"quantize", model(), path("out"), "int8:row", "--cluster", "local:2", "--python", program});
   };
-  expect_failure(with_python("/no/such/python"), 5, "/no/such/python was not found");
+  expect_failure(with_python("/no/such/python"), 5, "/no/such/python cannot be run");
   expect_failure(with_python("true"), 5, "true is no Python");  // it would have done nothing, and called it done
   expect_failure(narrow({"quantize", model(), path("out"), "int8:row", "--python", "python3"}), 2, "--cluster");
   EXPECT_FALSE(fs::exists(path("out")));

@@ -51,9 +51,9 @@ void require_python(const std::string& program) {
   if (child > 0)
     while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
   if (child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == kAnswer) return;
-  throw Unsupported(
-      fmt::format("--cluster needs Python with the package narrow, and {} {}; pip install 'narrow[ray]', or name another with --python",
-                  program, child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 127 ? "was not found" : "is no Python that runs"));
+  throw Unsupported(fmt::format(
+      "--cluster needs Python with the package narrow, and {} {}; pip install 'narrow[ray]', or name another with --python", program,
+      child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 127 ? "cannot be run: there is no such program" : "is no Python that runs"));
 }
 
 /// Whether the text is a whole number from `least` to `most`.
