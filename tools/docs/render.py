@@ -71,7 +71,7 @@ class Page:
             if token.type == "fence":
                 language = token.info.split()[0] if token.info else "text"
                 token.type, token.tag = "html_block", ""
-                token.content = f'<pre class="code"><code>{highlighted(token.content.rstrip(), language)}</code></pre>\n'
+                token.content = f'<pre class="code {language}"><code>{highlighted(token.content.rstrip(), language)}</code></pre>\n'
         self.tokens = tokens
         self.title = self.headings[0][2] if self.headings else "narrow"
 
