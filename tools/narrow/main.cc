@@ -107,7 +107,12 @@ int fail(const Context& context, int code, const std::string& sentence) {
 /// What is wrong where no command was recognised.
 std::string missing_command(const CLI::App& app, const Context& context) {
   for (const std::string& argument : context.arguments) {
-    if (!argument.starts_with("-")) return fmt::format("'{}' is not a command", argument);
+    if (!argument.starts_with("-")) {
+      std::vector<std::string> names;
+      for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(command->get_name());
+      const std::string meant = nearest_name(argument, names);
+      return fmt::format("'{}' is not a command{}", argument, meant.empty() ? "" : fmt::format(", did you mean {}?", meant));
+    }
     if (app.get_option_no_throw(argument.substr(0, argument.find('='))) == nullptr) return fmt::format("'{}' is not an option", argument);
   }
   return "a command is missing";

@@ -3,7 +3,9 @@
 
 #include <charconv>
 #include <string>
+#include <string_view>
 #include <system_error>
+#include <vector>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -22,6 +24,9 @@ CLI::Validator number_from(Number least, Number most) {
       },
       "");
 }
+
+/// The one of `names` that at most two letters added, removed or changed make of `word`; empty where none is so near.
+std::string nearest_name(std::string_view word, const std::vector<std::string>& names);
 
 /// Throws IoError where no file can be written at `path`: asked before work that takes long. Creates nothing.
 void check_output_file(const std::string& path);
