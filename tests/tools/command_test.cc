@@ -311,7 +311,7 @@ TEST_F(CommandTest, WrongUsageIsOneSentenceAndExitCodeTwo) {
 
 TEST_F(CommandTest, ComplaintsNameWhatTheHelpNames) {
   expect_failure(narrow({"--no-such-flag"}), 2, "'--no-such-flag' is not an option");
-  expect_failure(narrow({"quantise", model()}), 2, "'quantise' is not a command, did you mean quantize?");
+  expect_failure(narrow({"quantise", model()}), 2, "'quantise' is not a command, quantize is;");
   expect_failure(narrow({"something"}), 2, "'something' is not a command;");
   expect_failure(narrow({"--threads", "2"}), 2, "a command is missing");
   expect_failure(narrow({"bench", "--report"}), 2, "--report needs a value: FILE");

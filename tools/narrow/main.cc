@@ -111,7 +111,7 @@ std::string missing_command(const CLI::App& app, const Context& context) {
       std::vector<std::string> names;
       for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(command->get_name());
       const std::string meant = nearest_name(argument, names);
-      return fmt::format("'{}' is not a command{}", argument, meant.empty() ? "" : fmt::format(", did you mean {}?", meant));
+      return fmt::format("'{}' is not a command{}", argument, meant.empty() ? "" : fmt::format(", {} is", meant));
     }
     if (app.get_option_no_throw(argument.substr(0, argument.find('='))) == nullptr) return fmt::format("'{}' is not an option", argument);
   }
