@@ -106,14 +106,18 @@ int fail(const Context& context, int code, const std::string& sentence) {
 
 /// What is wrong where no command was recognised.
 std::string missing_command(const CLI::App& app, const Context& context) {
-  for (const std::string& argument : context.arguments) {
+  for (std::size_t i = 0; i < context.arguments.size(); ++i) {
+    const std::string& argument = context.arguments[i];
     if (!argument.starts_with("-")) {
       std::vector<std::string> names;
       for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(command->get_name());
       const std::string meant = nearest_name(argument, names);
       return fmt::format("'{}' is not a command{}", argument, meant.empty() ? "" : fmt::format(", {} is", meant));
     }
-    if (app.get_option_no_throw(argument.substr(0, argument.find('='))) == nullptr) return fmt::format("'{}' is not an option", argument);
+    const std::size_t equals = argument.find('=');
+    const CLI::Option* option = app.get_option_no_throw(argument.substr(0, equals));
+    if (option == nullptr) return fmt::format("'{}' is not an option", argument);
+    if (equals == std::string::npos && option->get_items_expected_min() > 0) ++i;  // its value
   }
   return "a command is missing";
 }
