@@ -113,8 +113,9 @@ Tensor ModuleReader::read_floats(std::string_view suffix, int rank) const {
 
 // ---- a whole checkpoint ----
 
-std::optional<InteropReader> InteropReader::open(const Checkpoint& checkpoint) {
-  Json config = quantization_config(checkpoint);
+std::optional<InteropReader> InteropReader::open(const Checkpoint& checkpoint) { return open(checkpoint, quantization_config(checkpoint)); }
+
+std::optional<InteropReader> InteropReader::open(const Checkpoint& checkpoint, Json config) {
   if (!config.is_object()) return std::nullopt;
   const std::string method =
       config.contains("quant_method") && config.at("quant_method").is_string() ? config.at("quant_method").get<std::string>() : "";
@@ -359,7 +360,7 @@ std::optional<Ecosystem> ecosystem_of(const Checkpoint& checkpoint) {
   const io::Json config = io::quantization_config(checkpoint);
   if (config.is_object())
     throw Unsupported(fmt::format("{} is quantized by {}, which narrow does not read", checkpoint.directory().string(),
-                                  config.contains("quant_method") ? config.at("quant_method").dump() : "an unnamed method"));
+                                  config.contains("quant_method") ? io::in_quotes(config.at("quant_method").dump()) : "an unnamed method"));
   return std::nullopt;
 }
 
