@@ -1,19 +1,43 @@
-// A GGUF header from any bytes: tensors that lie in the file, or an Error.
+// A GGUF file from any bytes: tensors in the file, blocks read without harm, a Llama model's configuration, or an Error.
+#include <cstring>
+#include <vector>
+
 #include "as_file.h"
 #include "gguf_mutator.h"
+#include "io/gguf_codes.h"
 #include "io/gguf_file.h"
+#include "methods/gguf_llama.h"
 #include "narrow/error.h"
 
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
   return narrow::fuzz::mutate_gguf(data, size, most, seed);
 }
 
+namespace {
+
+void read_blocks(const narrow::io::GgufTensor& tensor, const std::uint8_t* data) {
+  const std::vector<std::uint8_t> blocks(data + tensor.begin, data + tensor.begin + tensor.bytes);
+  std::vector<float> values(static_cast<std::size_t>(narrow::element_count(tensor.shape)));
+  narrow::io::decode_blocks(*tensor.type, blocks, values);
+  if (tensor.shape.size() != 2 || !narrow::io::scheme_of_blocks(*tensor.type)) return;
+  try {
+    narrow::io::quantized_of_blocks(*tensor.type, blocks, tensor.shape);
+  } catch (const narrow::InvalidArgument&) {
+  }
+}
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static narrow::fuzz::AsFile file;
   try {
     const narrow::io::FileReader reader(file.with(data, size));
-    for (const narrow::io::GgufTensor& tensor : narrow::io::read_gguf(reader).tensors)
+    const narrow::io::GgufHeader header = narrow::io::read_gguf(reader);
+    for (const narrow::io::GgufTensor& tensor : header.tensors) {
       if (tensor.begin > size || tensor.bytes > size - tensor.begin) std::abort();
+      read_blocks(tensor, data);
+    }
+    narrow::config_of(header, reader.path());
   } catch (const narrow::CorruptFile&) {
   } catch (const narrow::Unsupported&) {
   }

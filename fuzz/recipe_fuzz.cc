@@ -1,4 +1,4 @@
-// A recipe from any text: one that decides about a tensor, or InvalidArgument naming the line.
+// A recipe from any text, YAML or one line of JSON: one that decides about a tensor, or InvalidArgument.
 #include "as_file.h"
 #include "methods/recipe_match.h"
 #include "narrow/error.h"
@@ -34,6 +34,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     narrow::RecipeMatcher(recipe).decide("model.layers.0.mlp.up_proj.weight", narrow::DType::kBf16, {64, 64});
   } catch (const narrow::InvalidArgument&) {
   } catch (const narrow::CorruptFile&) {  // too large
+  }
+  if (size == 0 || data[0] != '{') return 0;
+  try {
+    const std::string text = narrow::Recipe::from_json({reinterpret_cast<const char*>(data), size}).to_json();
+    if (narrow::Recipe::from_json(text).to_json() != text) std::abort();
+  } catch (const narrow::InvalidArgument&) {
   }
   return 0;
 }
