@@ -62,6 +62,7 @@ std::int64_t words_of(std::int64_t count, int bits, WordPacking packing) {
 }
 
 CodeMatrix make_codes(std::int64_t rows, std::int64_t cols) {
+  if (rows == 0 || cols == 0) throw InvalidArgument(fmt::format("a matrix of {} x {} has no codes", rows, cols));
   return {rows, cols, std::vector<std::uint8_t>(static_cast<std::size_t>(rows * cols))};
 }
 

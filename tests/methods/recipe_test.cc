@@ -45,6 +45,7 @@ TEST(Recipe, PatternsAreNamesModulesLastPartsAndExpressions) {
   EXPECT_FALSE(quantizes({.scheme = kInt8Row, .targets = {"re:.*"}, .ignore = {"down_proj"}}, name));
   EXPECT_FALSE(quantizes({.scheme = kInt8Row, .ignore = {"Linear"}}, name));
   EXPECT_FALSE(quantizes({.scheme = kInt8Row, .targets = {"re:.*"}}, "scalar.weight", {}));
+  EXPECT_FALSE(quantizes({.scheme = kInt8Row}, "a.up_proj.weight", {std::int64_t{1} << 50, 0}));
 }
 
 TEST(Recipe, TheFirstRuleThatMatchesReplacesTheScheme) {
