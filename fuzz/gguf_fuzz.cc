@@ -26,6 +26,28 @@ void read_blocks(const narrow::io::GgufTensor& tensor, const std::uint8_t* data)
   }
 }
 
+/// What is read is written again with the same tensors.
+void check_writer(const narrow::io::GgufHeader& header) {
+  constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 16;
+  static narrow::fuzz::AsFile file;
+  auto pairs = header.metadata;
+  std::erase_if(pairs, [](const auto& pair) { return pair.first == "general.alignment"; });  // the writer has its own
+  const narrow::io::GgufHeader layout = narrow::io::layout_gguf(pairs, header.tensors);
+  if (layout.file_bytes > kMostBytes) return;
+  std::string bytes = layout.text;
+  bytes.resize(static_cast<std::size_t>(layout.file_bytes));
+  const narrow::io::FileReader reader(file.with(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()));
+  narrow::io::GgufHeader again;
+  try {
+    again = narrow::io::read_gguf(reader);
+  } catch (const narrow::Error&) {
+    std::abort();
+  }
+  if (again.metadata.size() != pairs.size() || again.tensors.size() != header.tensors.size()) std::abort();
+  for (std::size_t i = 0; i < again.tensors.size(); ++i)
+    if (again.tensors[i].name != header.tensors[i].name || again.tensors[i].shape != header.tensors[i].shape) std::abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -37,6 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (tensor.begin > size || tensor.bytes > size - tensor.begin) std::abort();
       read_blocks(tensor, data);
     }
+    check_writer(header);
     narrow::config_of(header, reader.path());
   } catch (const narrow::CorruptFile&) {
   } catch (const narrow::Unsupported&) {

@@ -77,6 +77,19 @@ std::optional<std::string> as_safetensors(const Json& tensors) {
   return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text + data;
 }
 
+/// What is read has a place in its own form, or a reason why not.
+void check_writer(const narrow::io::InteropFormat& format, const narrow::io::InteropTensor& tensor, const Json& config) {
+  const bool is_ordered = !tensor.order.empty();
+  if (!format.refusal(tensor.q.scheme, tensor.q.shape, is_ordered).empty() || format.adapted(tensor.q.scheme) != tensor.q.scheme) return;
+  std::vector<narrow::io::StoredBytes> parts = format.parts("m", tensor.q.scheme, tensor.q.shape, is_ordered);
+  format.pack(tensor, config, parts);
+  for (const narrow::io::StoredBytes& part : parts) {
+    const std::int64_t bits = narrow::element_count(part.shape) * narrow::bits_of(part.dtype);
+    if (part.bytes.size() != static_cast<std::size_t>(bits / 8)) std::abort();
+  }
+  format.config({{"m", tensor.q.scheme, is_ordered}, {"n", std::nullopt, false}});
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -96,6 +109,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         const narrow::io::InteropTensor tensor = reader->read(name);
         if (!tensor.order.empty() && tensor.order.size() != static_cast<std::size_t>(tensor.q.shape.back())) std::abort();
         if (narrow::dequantize(tensor.q).shape() != tensor.q.shape) std::abort();
+        check_writer(reader->format(), tensor, input.at("quantization_config"));
       } catch (const narrow::Error&) {
       }
     }
