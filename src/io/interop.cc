@@ -95,15 +95,16 @@ DType ModuleReader::dtype(std::string_view suffix) const {
 
 Tensor ModuleReader::read_any_rank(std::string_view suffix, DType dtype) const {
   if (this->dtype(suffix) != dtype) reject(fmt::format("{} is {}, not {}", suffix, name_of(this->dtype(suffix)), name_of(dtype)));
-  return checkpoint_.read_stored(module_ + std::string(suffix));
+  const std::string name = module_ + std::string(suffix);
+  if (element_count(checkpoint_.shape(name)) == 0)
+    reject(fmt::format("{} has the shape {}, without elements", suffix, to_string(checkpoint_.shape(name))));
+  return checkpoint_.read_stored(name);
 }
 
 Tensor ModuleReader::read(std::string_view suffix, DType dtype, int rank) const {
-  if (this->dtype(suffix) != dtype) reject(fmt::format("{} is {}, not {}", suffix, name_of(this->dtype(suffix)), name_of(dtype)));
-  const std::string name = module_ + std::string(suffix);
-  if (static_cast<int>(checkpoint_.shape(name).size()) != rank)
-    reject(fmt::format("{} has the shape {}, not {} dimensions", suffix, to_string(checkpoint_.shape(name)), rank));
-  return checkpoint_.read_stored(name);
+  const Tensor tensor = read_any_rank(suffix, dtype);
+  if (tensor.rank() != rank) reject(fmt::format("{} has the shape {}, not {} dimensions", suffix, to_string(tensor.shape()), rank));
+  return tensor;
 }
 
 Tensor ModuleReader::read_floats(std::string_view suffix, int rank) const {

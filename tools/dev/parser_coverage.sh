@@ -10,8 +10,8 @@ cmake --build "$place" --target fuzzers > "$place/build.log" || { cat "$place/bu
 
 # parser: the files that read its language
 declare -A sources=(
-  [safetensors_header]="io/safetensors_header.cc io/json.cc"
-  [shard_index]="io/shard_index.cc"
+  [safetensors_header]="io/safetensors_header.cc"
+  [shard_index]="io/shard_index.cc io/json.cc"
   [manifest]="io/manifest.cc"
   [config]="model/config.cc"
   [interop]="io/interop.cc io/gptq.cc io/awq.cc io/compressed_tensors.cc io/deepseek_fp8.cc io/modelopt.cc io/bitsandbytes.cc io/word_packing.cc"
