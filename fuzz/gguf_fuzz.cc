@@ -1,5 +1,6 @@
 // A GGUF file from any bytes: tensors in the file, blocks read without harm, a Llama model's configuration, or an Error.
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "as_file.h"
@@ -19,11 +20,16 @@ void read_blocks(const narrow::io::GgufTensor& tensor, const std::uint8_t* data)
   const std::vector<std::uint8_t> blocks(data + tensor.begin, data + tensor.begin + tensor.bytes);
   std::vector<float> values(static_cast<std::size_t>(narrow::element_count(tensor.shape)));
   narrow::io::decode_blocks(*tensor.type, blocks, values);
-  if (tensor.shape.size() != 2 || !narrow::io::scheme_of_blocks(*tensor.type)) return;
+  const std::optional<narrow::Scheme> scheme = narrow::io::scheme_of_blocks(*tensor.type);
+  if (tensor.shape.size() != 2 || !scheme) return;
+  std::vector<std::uint8_t> again(blocks.size());
   try {
-    narrow::io::quantized_of_blocks(*tensor.type, blocks, tensor.shape);
-  } catch (const narrow::InvalidArgument&) {
+    const narrow::QuantizedTensor q = narrow::io::quantized_of_blocks(*tensor.type, blocks, tensor.shape);
+    narrow::io::put_blocks(q, *narrow::io::blocks_of_scheme(*scheme), again);
+  } catch (const narrow::InvalidArgument&) {  // a scale that is not finite
+    return;
   }
+  if (again != blocks) std::abort();
 }
 
 /// What is read is written again with the same tensors.

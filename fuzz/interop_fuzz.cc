@@ -9,6 +9,7 @@
 
 #include "as_file.h"
 #include "io/interop.h"
+#include "io/modelopt.h"
 #include "json_mutator.h"
 #include "narrow/error.h"
 #include "narrow/format.h"
@@ -87,7 +88,8 @@ void check_writer(const narrow::io::InteropFormat& format, const narrow::io::Int
     const std::int64_t bits = narrow::element_count(part.shape) * narrow::bits_of(part.dtype);
     if (part.bytes.size() != static_cast<std::size_t>(bits / 8)) std::abort();
   }
-  format.config({{"m", tensor.q.scheme, is_ordered}, {"n", std::nullopt, false}});
+  const Json made = format.config({{"m", tensor.q.scheme, is_ordered}, {"n", std::nullopt, false}});
+  if (format.ecosystem == narrow::Ecosystem::kModelOpt) narrow::io::modelopt_settings(made);
 }
 
 }  // namespace
@@ -95,15 +97,20 @@ void check_writer(const narrow::io::InteropFormat& format, const narrow::io::Int
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static narrow::fuzz::AsFile file;
   try {
-    const Json input = narrow::io::parse_json({reinterpret_cast<const char*>(data), size}, "input");
+    const std::string_view text(reinterpret_cast<const char*>(data), size);
+    const Json input = narrow::io::parse_json(text, "input");
+    if (Json(narrow::io::parse_ordered_json(text, "input")) != input) std::abort();
     if (!input.is_object() || !input.contains("tensors") || !input.contains("quantization_config")) return 0;
     const std::optional<std::string> bytes = as_safetensors(input.at("tensors"));
     if (!bytes) return 0;
     const narrow::Checkpoint checkpoint =
         narrow::open_checkpoint(file.with(reinterpret_cast<const std::uint8_t*>(bytes->data()), bytes->size()));
     const auto reader = narrow::io::InteropReader::open(checkpoint, input.at("quantization_config"));
-    if (!reader) return 0;
+    if (narrow::ecosystem_of(checkpoint) || !reader) return 0;  // a single file says nothing of itself
+    const narrow::Ecosystem ecosystem = reader->format().ecosystem;
+    if (&narrow::io::interop_format(narrow::parse_ecosystem(narrow::name_of(ecosystem))) != &reader->format()) std::abort();
     for (const std::string& name : reader->names()) {
+      if (reader->file_of(name) != checkpoint.tensor_files().front()) std::abort();
       if (!reader->is_quantized(name)) continue;
       try {
         const narrow::io::InteropTensor tensor = reader->read(name);

@@ -11,10 +11,10 @@ cmake --build "$place" --target fuzzers > "$place/build.log" || { cat "$place/bu
 # parser: the files that read its language
 declare -A sources=(
   [safetensors_header]="io/safetensors_header.cc"
-  [shard_index]="io/shard_index.cc io/json.cc"
+  [shard_index]="io/shard_index.cc"
   [manifest]="io/manifest.cc"
   [config]="model/config.cc"
-  [interop]="io/interop.cc io/gptq.cc io/awq.cc io/compressed_tensors.cc io/deepseek_fp8.cc io/modelopt.cc io/bitsandbytes.cc io/word_packing.cc"
+  [interop]="io/json.cc io/interop.cc io/gptq.cc io/awq.cc io/compressed_tensors.cc io/deepseek_fp8.cc io/modelopt.cc io/bitsandbytes.cc io/word_packing.cc"
   [gguf]="io/gguf_file.cc io/gguf_codes.cc"
   [tokenizer]="model/tokenizer/read_tokenizer.cc model/tokenizer/bpe.cc model/tokenizer/split.cc model/tokenizer/tokenizer.cc"
   [recipe]="methods/recipe_yaml.cc methods/recipe_json.cc methods/recipe.cc io/bounded_regex.cc"
