@@ -60,7 +60,7 @@ test-arm: setup ## the AArch64 kernels, cross-compiled and run under qemu
 # What reads files and strings that others wrote, and the operations under them.
 SANITIZED := format_codec_test format_packing_test format_scheme_test ops_quantize_test io_checkpoint_test io_malformed_test io_safetensors_test \
   io_gguf_blocks_test io_gguf_file_test methods_gguf_test io_word_packing_test methods_recipe_test methods_quantize_checkpoint_test methods_convert_checkpoint_test
-SMOKED := $(addprefix smoke_,config gguf manifest recipe safetensors_header scheme shard_index tokenizer)
+SMOKED := $(addprefix smoke_,config gguf interop manifest recipe safetensors_header scheme shard_index tokenizer)
 test-sanitizers: setup ## the readers of foreign files and their fuzz targets under the address and undefined-behaviour sanitizers
 	@cmake --preset dev > /dev/null && cmake --build --preset dev -j $(JOBS) --target $(SANITIZED) $(SMOKED)
 	@ctest --preset dev -j $(JOBS) -R "^($$(echo $(SANITIZED) $(SMOKED) | tr ' ' '|'))$$"

@@ -16,10 +16,22 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t s
   return narrow::fuzz::mutate_pieces(data, size, most, seed, ':', kWords);
 }
 
+namespace {
+
+void check_print(const narrow::Scheme& scheme) {
+  if (narrow::Scheme::parse(scheme.to_string()) != scheme) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  for (const narrow::Scheme& scheme : narrow::standard_schemes()) check_print(scheme);
+  return 0;
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
-    const narrow::Scheme scheme = narrow::Scheme::parse({reinterpret_cast<const char*>(data), size});
-    if (narrow::Scheme::parse(scheme.to_string()) != scheme) std::abort();
+    check_print(narrow::Scheme::parse({reinterpret_cast<const char*>(data), size}));
   } catch (const narrow::InvalidArgument&) {
   }
   return 0;

@@ -11,6 +11,11 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t s
   return narrow::fuzz::mutate_json(data, size, most, seed);
 }
 
+extern "C" std::size_t LLVMFuzzerCustomCrossOver(const std::uint8_t* first, std::size_t first_size, const std::uint8_t* second,
+                                                 std::size_t second_size, std::uint8_t* out, std::size_t most, unsigned seed) {
+  return narrow::fuzz::cross_json(first, first_size, second, second_size, out, most, seed);
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
     const narrow::io::ShardIndex index = narrow::io::parse_index({reinterpret_cast<const char*>(data), size}, "index");

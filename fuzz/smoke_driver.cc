@@ -1,6 +1,9 @@
 // Runs a fuzz target without libFuzzer, for compilers that have none and for a quick look in every test run: the seeds first, then their
 // mutations, without coverage to guide them. The inputs follow from the seeds, their number and START alone, so a test that passes once
 // passes always; another START looks elsewhere. smoke INPUTS FOLDER [START]; the last input is kept beside the program.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -28,11 +31,18 @@ std::string text_of(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+/// The input that runs now, where a crash leaves it.
+void keep(const std::string& input) {
+  static const int descriptor = open(kept.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const auto size = static_cast<off_t>(input.size());
+  if (pwrite(descriptor, input.data(), input.size(), 0) != size || ftruncate(descriptor, size) != 0) std::abort();
+}
+
 void run(const std::string& input) {
   // Memory of exactly this size, so that a read past the end is seen.
   std::vector<std::uint8_t> bytes(input.begin(), input.end());
   bytes.reserve(1);  // no bytes still have a place
-  std::ofstream(kept, std::ios::binary) << input;
+  keep(input);
   LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
 }
 

@@ -49,6 +49,9 @@ struct ModelConfig {
 ModelConfig read_model_config(const Checkpoint& checkpoint);
 /// The same of a config.json alone.
 ModelConfig read_model_config(const std::filesystem::path& config_json);
+/// The same of a checkpoint whose tensors all have the shapes that its configuration asks for: for what computes with them by its sizes.
+/// Throws CorruptFile naming the first that has not.
+ModelConfig read_matching_config(const Checkpoint& checkpoint);
 
 /// Keys and values of one sequence. Copying shares nothing.
 class KvCache {

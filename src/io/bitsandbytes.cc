@@ -25,7 +25,8 @@ std::int64_t whole(const ModuleReader& module, const Json& state, const char* ke
 
 Json state_of(const ModuleReader& module) {
   const Tensor bytes = module.read(kState, DType::kU8, 1);
-  const Json state = parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.byte_size()}, module.module() + std::string(kState));
+  const std::string name = in_quotes(module.module() + std::string(kState));
+  const Json state = parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.byte_size()}, name);
   if (!state.is_object()) module.reject("its state is no JSON object");
   return state;
 }

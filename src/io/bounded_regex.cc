@@ -1,5 +1,8 @@
 #include "io/bounded_regex.h"
 
+#include <algorithm>
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "io/text.h"
@@ -8,16 +11,27 @@
 namespace narrow::io {
 namespace {
 
-constexpr std::size_t kLongestPattern = 512, kLongestName = 1024, kMostDigits = 6;
+constexpr std::size_t kLongestPattern = 512, kLongestName = 1024, kMostStates = 16384;
 
-/// std::regex adds up the digits of {n,m} and of back references without a limit, and overflows.
-bool has_endless_number(const std::string& pattern) {
-  std::size_t digits = 0;
-  char before = ' ';
+/// Every {n,m} copies what it repeats, those within others once for each copy, and matching takes time and stack for all of them: the
+/// length times all counts is held to a limit. std::regex also adds up the digits of counts and back references without one, and overflows.
+bool repeats_too_often(const std::string& pattern) {
+  std::size_t states = pattern.size(), number = 0, count = 1;
+  bool counts = false, refers = false;  // within {}, after a backslash
   for (const char c : pattern) {
-    digits = c >= '0' && c <= '9' ? digits + 1 : 0;
-    if (digits == 0) before = c;
-    if (digits > kMostDigits && (before == '{' || before == ',' || before == '\\')) return true;
+    if (c >= '0' && c <= '9') {
+      number = 10 * number + static_cast<std::size_t>(c - '0');
+      if (number > kMostStates && (counts || refers)) return true;
+      if (counts) count = std::max(count, number);
+      number = std::min(number, kMostStates);
+      continue;
+    }
+    number = 0;
+    refers = c == '\\';
+    counts = c == '{' || (counts && c == ',');
+    if (c != '}') continue;
+    states *= std::exchange(count, 1);
+    if (states > kMostStates) return true;
   }
   return false;
 }
@@ -25,7 +39,7 @@ bool has_endless_number(const std::string& pattern) {
 std::regex compiled(const std::string& pattern) {
   if (pattern.size() > kLongestPattern)
     throw InvalidArgument(fmt::format("the pattern {} is longer than {} characters", in_quotes(pattern), kLongestPattern));
-  if (has_endless_number(pattern)) throw InvalidArgument(fmt::format("the pattern {} repeats too often", in_quotes(pattern)));
+  if (repeats_too_often(pattern)) throw InvalidArgument(fmt::format("the pattern {} repeats too often", in_quotes(pattern)));
   auto flags = std::regex::ECMAScript | std::regex::optimize;
 #if defined(__GLIBCXX__)
   flags |= std::regex_constants::__polynomial;  // no exponential backtracking, and no back references

@@ -8,8 +8,8 @@
 namespace narrow::io {
 
 /// A regular expression that matches from the start of a name. Time grows with pattern times name and never exponentially; std::regex
-/// recurses with the length of what it reads, so patterns have at most 512 bytes and names 1024.
-/// Throws InvalidArgument for what is no expression, has back references, or is longer.
+/// recurses with the length of what it reads, so patterns have at most 512 bytes and names 1024; a pattern's bytes times all its counts {n}
+/// are at most 16384. Throws InvalidArgument for what is no expression, has back references, or is longer.
 class BoundedRegex {
  public:
   explicit BoundedRegex(const std::string& pattern);

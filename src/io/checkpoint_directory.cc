@@ -90,33 +90,6 @@ void list_tensor_files(CheckpointFiles& files) {
 
 }  // namespace
 
-ShardIndex parse_index(std::string_view text, const std::filesystem::path& path) {
-  const auto reject = [&](const std::string& why) { throw CorruptFile(fmt::format("{}: {}", path.string(), why)); };
-  Json json = parse_json(text, path);
-  if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) reject("it has no object weight_map");
-  if (json["weight_map"].empty()) reject("its weight_map names no tensor");
-  ShardIndex index;
-  if (json.contains("metadata")) {
-    if (!json["metadata"].is_object()) reject("its metadata is not an object");
-    index.metadata = json["metadata"];
-  }
-  for (const auto& [tensor, file] : json["weight_map"].items()) {
-    if (!file.is_string()) reject(fmt::format("the file of tensor {} is not a string", in_quotes(tensor)));
-    const std::string name = file.get<std::string>();
-    if (!is_plain_file_name(name) || !name.ends_with(kTensorSuffix))
-      reject(fmt::format("tensor {} lies in {}, which is not the plain name of a safetensors file in this directory", in_quotes(tensor), in_quotes(name)));
-    index.weight_map.emplace(tensor, name);
-  }
-  return index;
-}
-
-std::string print_index(const ShardIndex& index) {
-  Json json;
-  json["metadata"] = index.metadata;
-  json["weight_map"] = index.weight_map;
-  return json.dump(2) + "\n";
-}
-
 CheckpointFiles find_checkpoint_files(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);

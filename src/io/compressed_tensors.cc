@@ -219,12 +219,12 @@ InteropTensor unpack_words(const ModuleReader& module, const Json& arguments) {
   const Shape shape{declared.as<std::int64_t>()[0], declared.as<std::int64_t>()[1]};
   if (shape[0] != words.shape()[0] || shape[1] < 1 || shape[1] > words.shape()[1] * 32)
     module.reject(fmt::format("weight_shape {} does not fit weight_packed {}", to_string(shape), to_string(words.shape())));
+  const WordPacking packing = packing_of(module, words.shape()[1], shape[1], bits);  // first: a row's bits now fit 64
   const Granularity granularity = granularity_of(arguments);
   const bool asymmetric = module.has(".weight_zero_point");
   const Tensor scales = module.read_floats(".weight_scale", 2);
   const Scheme scheme = integer_scheme(bits, asymmetric, granularity.cols, format_of_scales(scales.dtype()));
   check_cells(module, scheme, shape, scales);
-  const WordPacking packing = packing_of(module, words.shape()[1], shape[1], bits);
   Buffer zero_points = Buffer::allocate(0);
   if (asymmetric) {
     const Tensor packed = module.read(".weight_zero_point", DType::kI32, 2);

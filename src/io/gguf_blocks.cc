@@ -27,10 +27,16 @@ float extreme_of(const float* x) {
   return extreme;
 }
 
-float inverse(float d) { return d != 0.0f ? 1.0f / d : 0.0f; }
+/// Of a scale so small that its inverse overflows, as of none: fp16 holds it as zero.
+float inverse(float d) {
+  const float inverted = 1.0f / d;
+  return std::isfinite(inverted) ? inverted : 0.0f;
+}
 
-/// Truncated, as a conversion to int8 does, and at most `largest`.
-std::uint8_t truncated(float value, int largest) { return static_cast<std::uint8_t>(std::min(largest, static_cast<int>(value))); }
+/// Truncated, as a conversion to int8 does, from 0 to `largest`; 0 for what is no number, as differences beyond fp32 make it.
+std::uint8_t truncated(float value, int largest) {
+  return static_cast<std::uint8_t>(value > 0.0f ? static_cast<int>(std::min(value, static_cast<float>(largest))) : 0);
+}
 
 void put_halves(const std::uint8_t* codes, std::uint8_t* bytes) {
   for (int j = 0; j < kHalf; ++j) bytes[j] = static_cast<std::uint8_t>((codes[j] & 15) | (codes[j + kHalf] & 15) << 4);

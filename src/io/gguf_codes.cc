@@ -1,5 +1,6 @@
 #include "io/gguf_codes.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -50,7 +51,7 @@ QuantizedTensor quantized_of_blocks(const GgmlTypeInfo& type, std::span<const st
   const int bits = scheme.element.bits;
   const std::size_t scale_bytes = static_cast<std::size_t>(scheme.scale.bits / 8);
   QuantizedTensor q = allocate_quantized(scheme, shape);
-  std::memset(q.codes.data(), 0, q.codes.size());
+  std::fill_n(q.codes.as<std::uint8_t>(), q.codes.size(), std::uint8_t{0});
   const std::int64_t count = static_cast<std::int64_t>(blocks.size() / type.bytes);  // rows are whole blocks, so codes lie without gaps
   for (std::int64_t cell = 0; cell < count; ++cell) {
     const std::uint8_t* block = blocks.data() + static_cast<std::size_t>(cell) * type.bytes;
@@ -68,7 +69,7 @@ void put_blocks(const QuantizedTensor& q, const GgmlTypeInfo& type, std::span<st
   const int bits = q.scheme.element.bits;
   const std::size_t scale_bytes = static_cast<std::size_t>(q.scheme.scale.bits / 8);
   const std::int64_t count = static_cast<std::int64_t>(blocks.size() / type.bytes);
-  std::memset(blocks.data(), 0, blocks.size());
+  std::fill(blocks.begin(), blocks.end(), std::uint8_t{0});
   for (std::int64_t cell = 0; cell < count; ++cell) {
     std::uint8_t* block = blocks.data() + static_cast<std::size_t>(cell) * type.bytes;
     std::memcpy(block, q.scales.as<std::uint8_t>() + static_cast<std::size_t>(cell) * scale_bytes, scale_bytes);

@@ -64,6 +64,7 @@ class Text {
 
 // ---- reading ----
 
+/// Reads forward, by windows: a header is made of many small numbers.
 class Cursor {
  public:
   Cursor(const FileReader& file) : file_(file) {}
@@ -76,15 +77,14 @@ class Cursor {
   std::string bytes(std::uint64_t count) {
     if (count > file_.size() - offset_) reject(fmt::format("{} bytes are beyond its end", count));
     std::string result(static_cast<std::size_t>(count), '\0');
-    file_.read(offset_, std::as_writable_bytes(std::span(result)));
-    offset_ += count;
+    fill(std::as_writable_bytes(std::span(result)));
     return result;
   }
   template <typename T>
   T number() {
-    const std::string raw = bytes(sizeof(T));
+    if (sizeof(T) > file_.size() - offset_) reject(fmt::format("{} bytes are beyond its end", sizeof(T)));
     T value;
-    std::memcpy(&value, raw.data(), sizeof value);
+    fill(std::as_writable_bytes(std::span(&value, 1)));
     return value;
   }
   std::string string() { return bytes(number<std::uint64_t>()); }
@@ -131,39 +131,51 @@ class Cursor {
   }
 
  private:
+  static constexpr std::uint64_t kWindow = std::uint64_t{1} << 16;
+
+  /// The next bytes, which the file has.
+  void fill(std::span<std::byte> out) {
+    const std::uint64_t end = window_begin_ + window_.size();
+    if (out.size() > kWindow) {
+      file_.read(offset_, out);
+    } else if (!out.empty()) {
+      if (offset_ < window_begin_ || offset_ > end || out.size() > end - offset_) {
+        window_.resize(static_cast<std::size_t>(std::min(kWindow, file_.size() - offset_)));
+        window_begin_ = offset_;
+        file_.read(offset_, window_);
+      }
+      std::memcpy(out.data(), window_.data() + (offset_ - window_begin_), out.size());
+    }
+    offset_ += out.size();
+  }
+
+  /// Texts and i32 as they are. Of other numbers, which narrow has no use for, only their count: as texts they would take thirty times
+  /// their bytes.
   GgufValue array() {
     const std::uint32_t type = number<std::uint32_t>();
     if (type == kArray || type > kF64) reject(fmt::format("an array of type {}", type));
-    const std::uint64_t size = count(type == kString                               ? 8
-                                     : type == kU8 || type == kI8 || type == kBool ? 1
-                                     : type == kU16 || type == kI16                ? 2
-                                     : type >= kU64                                ? 8
-                                                                                   : 4);
+    const std::uint64_t width = type == kString || type >= kU64                 ? 8
+                                : type == kU8 || type == kI8 || type == kBool ? 1
+                                : type == kU16 || type == kI16                ? 2
+                                                                              : 4;
+    const std::uint64_t size = count(width);
     if (type == kI32) {
       std::vector<std::int32_t> numbers(static_cast<std::size_t>(size));
-      for (std::int32_t& number_i : numbers) number_i = number<std::int32_t>();
+      fill(std::as_writable_bytes(std::span(numbers)));
       return numbers;
     }
-    std::vector<std::string> texts;
-    for (std::uint64_t i = 0; i < size; ++i) {
-      const GgufValue element = value(type);
-      texts.push_back(std::visit(
-          [](const auto& held) -> std::string {
-            using T = std::decay_t<decltype(held)>;
-            if constexpr (std::is_same_v<T, std::string>)
-              return held;
-            else if constexpr (std::is_arithmetic_v<T>)
-              return fmt::format("{}", held);
-            else
-              return {};
-          },
-          element));
+    if (type != kString) {
+      offset_ += size * width;
+      return fmt::format("{} numbers", size);
     }
+    std::vector<std::string> texts;
+    for (std::uint64_t i = 0; i < size; ++i) texts.push_back(string());
     return texts;
   }
 
   const FileReader& file_;
-  std::uint64_t offset_ = 0;
+  std::uint64_t offset_ = 0, window_begin_ = 0;
+  std::vector<std::byte> window_;
 };
 
 GgufTensor read_info(Cursor& cursor) {

@@ -17,7 +17,7 @@
 
 namespace narrow::io {
 
-/// The values that narrow writes; a reader keeps the others as their text.
+/// The values that narrow writes; a reader keeps other numbers as their text, and of other arrays their count.
 using GgufValue = std::variant<std::uint32_t, float, bool, std::string, std::vector<std::string>, std::vector<std::int32_t>>;
 
 struct GgufTensor {

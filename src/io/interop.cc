@@ -95,15 +95,16 @@ DType ModuleReader::dtype(std::string_view suffix) const {
 
 Tensor ModuleReader::read_any_rank(std::string_view suffix, DType dtype) const {
   if (this->dtype(suffix) != dtype) reject(fmt::format("{} is {}, not {}", suffix, name_of(this->dtype(suffix)), name_of(dtype)));
-  return checkpoint_.read_stored(module_ + std::string(suffix));
+  const std::string name = module_ + std::string(suffix);
+  if (element_count(checkpoint_.shape(name)) == 0)
+    reject(fmt::format("{} has the shape {}, without elements", suffix, to_string(checkpoint_.shape(name))));
+  return checkpoint_.read_stored(name);
 }
 
 Tensor ModuleReader::read(std::string_view suffix, DType dtype, int rank) const {
-  if (this->dtype(suffix) != dtype) reject(fmt::format("{} is {}, not {}", suffix, name_of(this->dtype(suffix)), name_of(dtype)));
-  const std::string name = module_ + std::string(suffix);
-  if (static_cast<int>(checkpoint_.shape(name).size()) != rank)
-    reject(fmt::format("{} has the shape {}, not {} dimensions", suffix, to_string(checkpoint_.shape(name)), rank));
-  return checkpoint_.read_stored(name);
+  const Tensor tensor = read_any_rank(suffix, dtype);
+  if (tensor.rank() != rank) reject(fmt::format("{} has the shape {}, not {} dimensions", suffix, to_string(tensor.shape()), rank));
+  return tensor;
 }
 
 Tensor ModuleReader::read_floats(std::string_view suffix, int rank) const {
@@ -113,8 +114,9 @@ Tensor ModuleReader::read_floats(std::string_view suffix, int rank) const {
 
 // ---- a whole checkpoint ----
 
-std::optional<InteropReader> InteropReader::open(const Checkpoint& checkpoint) {
-  Json config = quantization_config(checkpoint);
+std::optional<InteropReader> InteropReader::open(const Checkpoint& checkpoint) { return open(checkpoint, quantization_config(checkpoint)); }
+
+std::optional<InteropReader> InteropReader::open(const Checkpoint& checkpoint, Json config) {
   if (!config.is_object()) return std::nullopt;
   const std::string method =
       config.contains("quant_method") && config.at("quant_method").is_string() ? config.at("quant_method").get<std::string>() : "";
@@ -359,7 +361,7 @@ std::optional<Ecosystem> ecosystem_of(const Checkpoint& checkpoint) {
   const io::Json config = io::quantization_config(checkpoint);
   if (config.is_object())
     throw Unsupported(fmt::format("{} is quantized by {}, which narrow does not read", checkpoint.directory().string(),
-                                  config.contains("quant_method") ? config.at("quant_method").dump() : "an unnamed method"));
+                                  config.contains("quant_method") ? io::in_quotes(config.at("quant_method").dump()) : "an unnamed method"));
   return std::nullopt;
 }
 

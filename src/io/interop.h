@@ -107,6 +107,8 @@ const InteropFormat& interop_format(Ecosystem ecosystem);
 class InteropReader {
  public:
   static std::optional<InteropReader> open(const Checkpoint& checkpoint);
+  /// The same by a quantization_config that is given.
+  static std::optional<InteropReader> open(const Checkpoint& checkpoint, Json config);
 
   const InteropFormat& format() const { return *format_; }
   /// Names of the original model, in order: weights of quantized modules, and all other tensors as they are stored.

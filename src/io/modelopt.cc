@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "io/text.h"
 #include "narrow/error.h"
 
 namespace narrow::io {
@@ -42,11 +43,12 @@ InteropTensor unpack_fp8(const ModuleReader& module) {
 
 InteropTensor unpack(const ModuleReader& module) {
   if (module.has(".pre_quant_scale"))
-    throw Unsupported(
-        fmt::format("module {} multiplies its inputs by a scale of their own (AWQ), which narrow does not carry", module.module()));
+    throw Unsupported(fmt::format("module {} multiplies its inputs by a scale of their own (AWQ), which narrow does not carry",
+                                  in_quotes(module.module())));
   if (module.has(".weight_scale_2")) return unpack_nvfp4(module);
   if (module.dtype(".weight") == DType::kF8E4m3) return unpack_fp8(module);
-  throw Unsupported(fmt::format("module {} is neither FP8 nor NVFP4, the two of ModelOpt's forms that narrow reads", module.module()));
+  throw Unsupported(
+      fmt::format("module {} is neither FP8 nor NVFP4, the two of ModelOpt's forms that narrow reads", in_quotes(module.module())));
 }
 
 // ---- writing ----

@@ -58,10 +58,11 @@ void check_awq(std::int64_t cols) {
 std::int64_t words_of(std::int64_t count, int bits, WordPacking packing) {
   check_bits(bits);
   const std::int64_t in_word = 32 / bits;
-  return packing == WordPacking::kWholeCodes ? (count + in_word - 1) / in_word : (count * bits + 31) / 32;
+  return packing == WordPacking::kWholeCodes ? (count + in_word - 1) / in_word : count / 32 * bits + (count % 32 * bits + 31) / 32;
 }
 
 CodeMatrix make_codes(std::int64_t rows, std::int64_t cols) {
+  if (rows == 0 || cols == 0) throw InvalidArgument(fmt::format("a matrix of {} x {} has no codes", rows, cols));
   return {rows, cols, std::vector<std::uint8_t>(static_cast<std::size_t>(rows * cols))};
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "methods/hessian.h"
+#include "narrow/model.h"
 
 namespace narrow {
 namespace {
@@ -79,7 +80,7 @@ Tensor rounded_input(const Tensor& x, const ActivationScheme& activation, double
 ChannelFactors smooth_factors(const Checkpoint& input, const Recipe& recipe, const Plan& plan, const SeenInputs& seen,
                               std::optional<double> strength) {
   ChannelFactors factors;
-  for (const ChannelLink& link : channel_links(read_model_config(input))) {
+  for (const ChannelLink& link : channel_links(read_matching_config(input))) {
     const std::vector<Reader> readers = quantized_readers(input, plan, link);
     const auto activation = recipe.activations ? recipe.activations->scheme_of(link.readers.front()) : std::nullopt;
     if (readers.empty() || !activation) continue;
@@ -129,7 +130,7 @@ ChannelFactors smooth_factors(const Checkpoint& input, const Recipe& recipe, con
 
 ChannelFactors awq_factors(const Checkpoint& input, const Plan& plan, const SeenInputs& seen) {
   ChannelFactors factors;
-  for (const ChannelLink& link : channel_links(read_model_config(input))) {
+  for (const ChannelLink& link : channel_links(read_matching_config(input))) {
     const std::vector<Reader> readers = quantized_readers(input, plan, link);
     if (readers.empty()) continue;
     const std::int64_t k = static_cast<std::int64_t>(link.source_of.size());

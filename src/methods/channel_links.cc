@@ -48,7 +48,7 @@ std::vector<ChannelLink> channel_links(const ModelConfig& config) {
 }
 
 TensorChanges scaled_channels(const Checkpoint& input, const ChannelFactors& factors) {
-  const std::vector<ChannelLink> links = channel_links(read_model_config(input));
+  const std::vector<ChannelLink> links = channel_links(read_matching_config(input));
   const auto scalings = std::make_shared<std::map<std::string, Scaling>>();
   for (const auto& [source, values] : factors) {
     const auto link = std::find_if(links.begin(), links.end(), [&source = source](const ChannelLink& l) { return l.source == source; });

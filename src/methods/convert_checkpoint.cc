@@ -266,6 +266,7 @@ class QuantizedSource : public Source {
   /// What the weights were before, as config.json says it; bf16 where it does not.
   DType model_dtype() const {
     const io::Json config = io::parse_json(input_.config(), input_.directory() / io::kConfigFile);
+    if (!config.is_object()) return DType::kBf16;
     const io::Json type = config.contains("dtype") ? config.at("dtype") : config.value("torch_dtype", io::Json());
     return type == "float32" ? DType::kF32 : type == "float16" ? DType::kF16 : DType::kBf16;
   }
@@ -296,6 +297,8 @@ class Run {
       for (const TensorInfo& info : files_.back().layout.tensors) report_.bytes_after += info.byte_size();
     }
     quantization_ = quantization_object();
+    if (!input.config().empty()) config_ = io::parse_ordered_json(input.config(), input.directory() / io::kConfigFile);
+    if (!config_.is_object()) throw CorruptFile(fmt::format("{}: it is not a JSON object", (input.directory() / io::kConfigFile).string()));
     check_output_place(input_path, output, needed);
   }
 
@@ -361,10 +364,8 @@ class Run {
   }
 
   void write_beside(const fs::path& place) {
-    const std::string text = input_.config();
-    io::OrderedJson config = text.empty() ? io::OrderedJson::object() : io::parse_ordered_json(text, input_.directory() / io::kConfigFile);
-    config["quantization_config"] = io::OrderedJson(quantization_);
-    manifest_.side_files = write_side_files(input_, place, config.dump(2) + "\n", files_);
+    config_["quantization_config"] = io::OrderedJson(quantization_);
+    manifest_.side_files = write_side_files(input_, place, config_.dump(2) + "\n", files_);
     for (const std::string_view name : kOtherSettings)
       if (manifest_.side_files.erase(std::string(name)) > 0) fs::remove(place / name);
     if (target_ == Ecosystem::kGptq) io::write_text(place / kOtherSettings[0], quantization_.dump(2) + "\n", io::Names::kLeftToDirectory);
@@ -416,6 +417,7 @@ class Run {
   std::vector<Item> items_;
   std::vector<OutputFile> files_;
   io::Json quantization_;
+  io::OrderedJson config_ = io::OrderedJson::object();  ///< of the input
   io::Manifest manifest_;
   InteropReport report_;
   std::uint64_t done_ = 0;

@@ -121,9 +121,10 @@ class Export {
 
   void check_heads(const Item& item) const {
     const std::int64_t heads = heads_.of(item.tensor.name);
-    if (heads > 0 && (heads_.dimension % 2 != 0 || item.tensor.shape.front() != heads * heads_.dimension))
+    const std::int64_t rows = item.tensor.shape.empty() ? 0 : item.tensor.shape.front();
+    if (heads > 0 && (heads_.dimension % 2 != 0 || rows != heads * heads_.dimension))
       throw CorruptFile(fmt::format("{}: tensor {} has {} rows, not {} heads of {}", input_.directory().string(),
-                                    io::in_quotes(item.source), item.tensor.shape.front(), heads, heads_.dimension));
+                                    io::in_quotes(item.source), rows, heads, heads_.dimension));
   }
 
   Tensor values(std::size_t index) const {

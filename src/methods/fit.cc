@@ -193,6 +193,23 @@ void check_blocks(const Method& method, const Plan& plan) {
   }
 }
 
+/// Statistics of another model have inputs of other sizes; what follows counts on theirs.
+void check_statistics(const CalibrationStatistics& statistics, const Plan& plan) {
+  for (const PlannedTensor& tensor : plan.tensors) {
+    const std::string module = module_of(tensor.name);
+    const auto shared = statistics.shared.find(module);
+    for (const std::string& entry : {module, shared == statistics.shared.end() ? module : shared->second}) {
+      const auto input = statistics.inputs.find(entry);
+      if (!tensor.name.ends_with(kWeight) || input == statistics.inputs.end()) continue;
+      const std::size_t channels = input->second.channel_max.size(), numbers = input->second.second_moment.size();
+      const bool fits = tensor.shape.size() == 2 && static_cast<std::size_t>(tensor.shape[1]) == channels;
+      if (!fits || (numbers != 0 && numbers != channels * channels))
+        throw InvalidArgument(fmt::format("the statistics of {} are of {} channels, and its weight is {}: they are of another model",
+                                          io::in_quotes(module), channels, to_string(tensor.shape)));
+    }
+  }
+}
+
 /// A rule for a layer that is not there is a mistake.
 void check_rules(const Recipe& recipe, const Plan& plan) {
   for (const auto& [pattern, scheme] : recipe.rules)
@@ -231,8 +248,9 @@ void check_method(const Method& method, const Recipe& recipe, const Plan& plan, 
   if (statistics != nullptr && (method.needs_hessian() || method.awq))
     for (const auto& [module, input] : statistics->inputs)
       if (input.second_moment.empty())
-        throw InvalidArgument(
-            fmt::format("the statistics have no second moment of the input of {}; run narrow calibrate --second-moments", module));
+        throw InvalidArgument(fmt::format("the statistics have no second moment of the input of {}; run narrow calibrate --second-moments",
+                                          io::in_quotes(module)));
+  if (statistics != nullptr) check_statistics(*statistics, plan);
   const QuantizeOptions& options = recipe.options;
   if (options.rounding != Rounding::kNearestEven || options.overflow != Overflow::kSaturate)
     throw InvalidArgument(fmt::format("the method {} rounds to nearest even and saturates; leave rounding and overflow as they are", name));

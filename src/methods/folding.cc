@@ -87,8 +87,8 @@ FoldedModel::FoldedModel(const std::filesystem::path& input, const std::filesyst
     const ChannelFactors factors =
         method.awq ? awq_factors(plain, plan, seen) : smooth_factors(plain, recipe_, plan, seen, method.strength);
     write(scaled_channels(plain, factors), plain);
-    statistics_ =
-        std::make_unique<CalibrationStatistics>(scaled_statistics(seen.statistics, channel_links(read_model_config(plain)), factors));
+    const std::vector<ChannelLink> links = channel_links(read_matching_config(plain));
+    statistics_ = std::make_unique<CalibrationStatistics>(scaled_statistics(seen.statistics, links, factors));
     if (!method.needs_hessian()) windows_ = {};  // clip search needs no more than these
   }
   if (lacks_scales(recipe_) && !calibration.windows.empty())

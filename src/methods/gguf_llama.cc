@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <limits>
 #include <map>
 
 #include <fmt/format.h>
@@ -63,48 +65,58 @@ class Configuration {
  public:
   explicit Configuration(const Checkpoint& input)
       : path_(input.directory() / io::kConfigFile), json_(io::parse_json(input.config().empty() ? "{}" : input.config(), path_)) {
-    if (json_.value("model_type", std::string()) != "llama")
+    if (!json_.is_object()) reject("it is not a JSON object");
+    if (!json_.contains("model_type") || json_.at("model_type") != "llama")
       throw Unsupported(
           fmt::format("gguf: {} is not a Llama model; narrow knows the GGUF names of Llama alone", input.directory().string()));
   }
 
-  std::int64_t whole(const char* key) const {
-    if (!json_.contains(key) || !json_.at(key).is_number_integer())
-      throw CorruptFile(fmt::format("{}: it has no whole number {}", path_.string(), key));
-    return json_.at(key).get<std::int64_t>();
+  /// A whole number that the 32 bits of GGUF hold.
+  std::int64_t whole(const char* key, std::int64_t least) const {
+    if (!json_.contains(key) || !json_.at(key).is_number_integer()) reject(fmt::format("it has no whole number {}", key));
+    const std::int64_t number = json_.at(key).get<std::int64_t>();  // beyond 63 bits: negative
+    if (number < least || number > std::int64_t{1} << 31) reject(fmt::format("{} is {}", key, json_.at(key).dump()));
+    return number;
   }
-  std::int64_t whole(const char* key, std::int64_t otherwise) const {
-    return json_.contains(key) && json_.at(key).is_number_integer() ? whole(key) : otherwise;
+  std::int64_t size(const char* key) const { return whole(key, 1); }
+  std::int64_t size(const char* key, std::int64_t otherwise) const {
+    return json_.contains(key) && json_.at(key).is_number_integer() ? size(key) : otherwise;
+  }
+  float real(const io::Json& object, const char* key, float otherwise) const {
+    if (!object.contains(key) || object.at(key).is_null()) return otherwise;
+    const float number = object.at(key).is_number() ? object.at(key).get<float>() : std::numeric_limits<float>::infinity();
+    if (!std::isfinite(number)) reject(fmt::format("{} is {}, which is no fp32 number", key, io::in_quotes(object.at(key).dump())));
+    return number;
   }
 
   AttentionHeads heads() const {
-    const std::int64_t query = whole("num_attention_heads");
-    if (query <= 0) throw CorruptFile(fmt::format("{}: it has {} attention heads", path_.string(), query));
-    return {query, whole("num_key_value_heads", query), whole("head_dim", whole("hidden_size") / query)};
+    const std::int64_t query = size("num_attention_heads");
+    return {query, size("num_key_value_heads", query), size("head_dim", std::max<std::int64_t>(1, size("hidden_size") / query))};
   }
 
   GgufPairs metadata(const io::GgmlTypeInfo& type, const std::string& name) const {
     const auto number = [](std::int64_t value) { return static_cast<std::uint32_t>(value); };
-    const io::Json rope = json_.value("rope_parameters", io::Json::object());
+    const io::Json rope = json_.value("rope_parameters", io::Json());
+    if (!rope.is_object() && !rope.is_null()) reject("its rope_parameters are no object");
     const bool has_scaling = json_.contains("rope_scaling") && !json_.at("rope_scaling").is_null();
-    if (has_scaling || rope.value("rope_type", std::string("default")) != "default")
+    if (has_scaling || (rope.contains("rope_type") && rope.at("rope_type") != "default"))
       throw Unsupported("gguf: rotary embeddings with scaling are not written yet");
-    const float theta = json_.contains("rope_theta") ? json_.at("rope_theta").get<float>() : rope.value("rope_theta", 10000.0f);
+    const float theta = real(json_, "rope_theta", real(rope, "rope_theta", 10000.0f));
     const AttentionHeads count = heads();
     return {{"general.architecture", std::string("llama")},
             {"general.name", name},
             {"general.file_type", file_type(type.type)},
             {"general.quantization_version", std::uint32_t{2}},
-            {"llama.vocab_size", number(whole("vocab_size"))},
-            {"llama.context_length", number(whole("max_position_embeddings"))},
-            {"llama.embedding_length", number(whole("hidden_size"))},
-            {"llama.block_count", number(whole("num_hidden_layers"))},
-            {"llama.feed_forward_length", number(whole("intermediate_size"))},
+            {"llama.vocab_size", number(size("vocab_size"))},
+            {"llama.context_length", number(size("max_position_embeddings"))},
+            {"llama.embedding_length", number(size("hidden_size"))},
+            {"llama.block_count", number(size("num_hidden_layers"))},
+            {"llama.feed_forward_length", number(size("intermediate_size"))},
             {"llama.attention.head_count", number(count.query)},
             {"llama.attention.head_count_kv", number(count.key)},
             {"llama.attention.key_length", number(count.dimension)},
             {"llama.attention.value_length", number(count.dimension)},
-            {"llama.attention.layer_norm_rms_epsilon", json_.value("rms_norm_eps", 1e-6f)},
+            {"llama.attention.layer_norm_rms_epsilon", real(json_, "rms_norm_eps", 1e-6f)},
             {"llama.rope.dimension_count", number(count.dimension)},
             {"llama.rope.freq_base", theta}};
   }
@@ -112,10 +124,12 @@ class Configuration {
   void add_token_ids(GgufPairs& pairs) const {
     for (const auto& [key, name] :
          {std::pair{"bos_token_id", "tokenizer.ggml.bos_token_id"}, std::pair{"eos_token_id", "tokenizer.ggml.eos_token_id"}})
-      if (json_.contains(key) && json_.at(key).is_number_integer()) pairs.emplace_back(name, static_cast<std::uint32_t>(whole(key)));
+      if (json_.contains(key) && json_.at(key).is_number_integer()) pairs.emplace_back(name, static_cast<std::uint32_t>(whole(key, 0)));
   }
 
  private:
+  [[noreturn]] void reject(std::string_view why) const { throw CorruptFile(fmt::format("{}: {}", path_.string(), why)); }
+
   fs::path path_;
   io::Json json_;
 };
@@ -185,11 +199,12 @@ class Metadata {
     if (const std::uint32_t* number = find<std::uint32_t>(key)) return *number;
     std::int64_t number = 0;
     const std::string* text = find<std::string>(key);
-    if (text == nullptr || std::from_chars(text->data(), text->data() + text->size(), number).ptr != text->data() + text->size())
-      reject(fmt::format("it has no whole number {}", key));
+    if (text == nullptr) reject(fmt::format("it has no whole number {}", key));
+    const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
+    if (error != std::errc{} || end != text->data() + text->size())
+      reject(fmt::format("{} is {}, no whole number", key, io::in_quotes(*text)));
     return number;
   }
-  std::int64_t whole(const std::string& key, std::int64_t otherwise) const { return has(key) ? whole(key) : otherwise; }
 
   /// A size of something: 1 .. 2^31.
   std::int64_t size(const std::string& key) const {
@@ -197,11 +212,12 @@ class Metadata {
     if (number < 1 || number > std::int64_t{1} << 31) reject(fmt::format("{} is {}", key, number));
     return number;
   }
+  std::int64_t size(const std::string& key, std::int64_t otherwise) const { return has(key) ? size(key) : otherwise; }
 
   float real(const std::string& key, float otherwise) const {
     if (!has(key)) return otherwise;
     const float* number = find<float>(key);
-    if (number == nullptr) reject(fmt::format("{} is no fp32 number", key));
+    if (number == nullptr || !std::isfinite(*number)) reject(fmt::format("{} is no finite fp32 number", key));
     return *number;
   }
 
@@ -317,9 +333,9 @@ LlamaConfig config_of(const io::GgufHeader& header, const fs::path& path) {
   const std::int64_t hidden = metadata.size("llama.embedding_length");
   AttentionHeads& heads = result.heads;
   heads.query = metadata.size("llama.attention.head_count");
-  heads.key = metadata.whole("llama.attention.head_count_kv", heads.query);
-  heads.dimension = metadata.whole("llama.attention.key_length", hidden / heads.query);
-  if (heads.key < 1 || heads.dimension < 2 || heads.dimension % 2 != 0 || metadata.whole("llama.rope.dimension_count", heads.dimension) != heads.dimension)
+  heads.key = metadata.size("llama.attention.head_count_kv", heads.query);
+  heads.dimension = metadata.size("llama.attention.key_length", hidden / heads.query);
+  if (heads.dimension < 2 || heads.dimension % 2 != 0 || metadata.size("llama.rope.dimension_count", heads.dimension) != heads.dimension)
     metadata.reject(fmt::format("{} heads of keys and {} numbers in each are none that narrow can rotate", heads.key, heads.dimension));
   const auto* tokens = metadata.find<std::vector<std::string>>("tokenizer.ggml.tokens");
   io::OrderedJson& config = result.config;

@@ -78,6 +78,7 @@ class Import {
       Item item{.name = huggingface_name(tensor.name), .tensor = &tensor};
       if (item.name.empty())
         throw Unsupported(fmt::format("{}: narrow does not know a Llama model's tensor {}", input.string(), io::in_quotes(tensor.name)));
+      if (tensor.bytes == 0) throw CorruptFile(fmt::format("{}: tensor {} has no elements", input.string(), io::in_quotes(tensor.name)));
       if (const std::int64_t heads = model_.heads.of(tensor.name); heads > 0 && tensor.shape.front() != heads * model_.heads.dimension)
         throw CorruptFile(fmt::format("{}: tensor {} has {} rows, not {} heads of {}", input.string(), io::in_quotes(tensor.name),
                                       tensor.shape.front(), heads, model_.heads.dimension));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -78,8 +79,15 @@ Journal::Journal(fs::path directory, const std::string& fingerprint) : directory
 
 std::optional<Journal::Entry> Journal::find(const std::string& tensor, const Scheme& scheme, const Shape& shape) const {
   if (directory_.empty() || !fs::exists(file_of(directory_, tensor))) return std::nullopt;
-  const Checkpoint file = open_checkpoint(file_of(directory_, tensor));
+  const fs::path path = file_of(directory_, tensor);
+  const Checkpoint file = open_checkpoint(path);
   const auto& metadata = file.metadata(file.tensor_files().front());
+  const auto corrupt = [&] { return CorruptFile(fmt::format("{}: it is no weight of a journal; remove the journal", path.string())); };
+  for (const char* name : {"codes", scheme.has_scales() ? "scales" : "codes", scheme.asymmetric ? "zero_points" : "codes"})
+    if (!file.contains(name)) throw corrupt();
+  for (const auto& [name, dtype, count] : {std::tuple{"outer_scale", DType::kF32, 1}, {"numbers", DType::kF64, 4}})
+    if (!file.contains(name) || file.dtype(name) != dtype || element_count(file.shape(name)) != count) throw corrupt();
+  if (!metadata.contains("module") || !metadata.contains("fallback")) throw corrupt();
   Entry entry;
   entry.quantized = allocate_quantized(scheme, shape);
   copy_bytes(file.tensor("codes"), entry.quantized.codes);
@@ -88,6 +96,7 @@ std::optional<Journal::Entry> Journal::find(const std::string& tensor, const Sch
   entry.quantized.outer_scale = *file.tensor("outer_scale").as<float>();
   const Tensor numbers = file.tensor("numbers");
   const double* n = numbers.as<double>();
+  if (!(n[3] >= 0.0 && n[3] <= 0x1p53)) throw corrupt();  // a count of columns
   entry.module = {metadata.at("module"), scheme, n[0], n[1], n[2], static_cast<std::int64_t>(n[3]), metadata.at("fallback")};
   return entry;
 }

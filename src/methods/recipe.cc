@@ -108,6 +108,7 @@ RecipeMatcher::Decision RecipeMatcher::decide(std::string_view name, DType dtype
   }
   if (!chosen) return {.reason = patterns_->targets.empty() ? other : "not a target"};
   if (shape.empty()) return {.reason = "a scalar"};
+  if (element_count(shape) == 0) return {.reason = "it has no elements"};  // but maybe 2^50 rows
   for (const auto& [pattern, scheme] : patterns_->rules)
     if (pattern.is_linear() ? other.empty() : pattern.matches(name)) return {Fate::kQuantize, scheme, "rule " + pattern.text()};
   return decision;

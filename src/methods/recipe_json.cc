@@ -58,6 +58,7 @@ Recipe Recipe::from_json(std::string_view text) {
     recipe.options.overflow = parse_word<Overflow>(json, "overflow", kOverflows);
     recipe.options.nonfinite = parse_word<NonFinite>(json, "nonfinite", kNonFinites);
     recipe.on_nonfinite = parse_on_nonfinite(json.at("on_nonfinite").get<std::string>());
+    if (!json.at("seed").is_number_unsigned()) throw InvalidArgument("recipe: its seed is not a whole number from 0 to 2^64 - 1");
     recipe.options.seed = json.at("seed").get<std::uint64_t>();
     if (json.contains("activations")) recipe.activations = parse_activations(json.at("activations"));
     return recipe;

@@ -86,7 +86,7 @@ void rotate_rows(float* x, std::int64_t rows, std::int64_t n, bool inverse) {
 }
 
 TensorChanges rotated(const Checkpoint& input) {
-  const ModelConfig config = read_model_config(input);
+  const ModelConfig config = read_matching_config(input);
   if (config.tied_head || !input.contains("lm_head.weight"))
     throw Unsupported("the model's head is its embedding; rotation changes them differently, so that they cannot stay one tensor");
   const std::string embedding = "model.embed_tokens.weight", head = "lm_head.weight", final_norm = "model.norm.weight";

@@ -39,9 +39,9 @@ TensorResult parse_tensor(const io::Json& json) {
   return {json.at("name").get<std::string>(),
           Scheme::parse(json.at("scheme").get<std::string>()),
           {number_at(json, "max_absolute"), number_at(json, "mean_absolute"), number_at(json, "rms"), number_at(json, "sqnr_db"),
-           number_at(json, "cosine"), json.at("count").get<std::int64_t>()},
+           number_at(json, "cosine"), io::whole_number(json, "count")},
           number_at(json, "clipped"),
-          {json.at("nan").get<std::int64_t>(), json.at("infinite").get<std::int64_t>(), json.at("subnormal").get<std::int64_t>(),
+          {io::whole_number(json, "nan"), io::whole_number(json, "infinite"), io::whole_number(json, "subnormal"),
            json.at("constant").get<bool>(), json.at("zero").get<bool>()}};
 }
 

@@ -38,7 +38,7 @@ class Reader {
     if (value == nullptr && otherwise) return *otherwise;
     if (value == nullptr) corrupt(fmt::format("it has no {}", key));
     if (!value->is_number_integer() || value->get<double>() < 1.0 || value->get<double>() > static_cast<double>(kLargestDimension))
-      corrupt(fmt::format("{} is {}, which is no size", key, value->dump()));
+      corrupt(fmt::format("{} is {}, which is no size", key, io::in_quotes(value->dump())));
     return value->get<std::int64_t>();
   }
   double number(const Json& object, const char* key, std::optional<double> otherwise = {}) const {
@@ -46,19 +46,25 @@ class Reader {
     if (value == nullptr && otherwise) return *otherwise;
     if (value == nullptr) corrupt(fmt::format("its RoPE parameters have no {}", key));
     if (!value->is_number() || !std::isfinite(value->get<double>()))
-      corrupt(fmt::format("{} is {}, which is no number", key, value->dump()));
+      corrupt(fmt::format("{} is {}, which is no number", key, io::in_quotes(value->dump())));
     return value->get<double>();
   }
   double number(const char* key, double otherwise) const { return number(json_, key, otherwise); }
+  /// The whole part of a number, which may be written 8192.0; what no counter holds is no number here.
+  std::int64_t whole(const char* key, double value) const {
+    constexpr double kLargest = 9007199254740992.0;  // 2^53
+    if (!(value >= -kLargest && value <= kLargest)) corrupt(fmt::format("{} is {}, which is no count", key, value));
+    return static_cast<std::int64_t>(value);
+  }
   bool flag(const Json& object, const char* key, bool otherwise) const {
     const Json* value = find(object, key);
-    if (value != nullptr && !value->is_boolean()) corrupt(fmt::format("{} is {}, not true or false", key, value->dump()));
+    if (value != nullptr && !value->is_boolean()) corrupt(fmt::format("{} is {}, not true or false", key, io::in_quotes(value->dump())));
     return value == nullptr ? otherwise : value->get<bool>();
   }
   bool flag(const char* key, bool otherwise) const { return flag(json_, key, otherwise); }
   std::string text(const Json& object, const char* key, const std::string& otherwise) const {
     const Json* value = find(object, key);
-    if (value != nullptr && !value->is_string()) corrupt(fmt::format("{} is {}, not a text", key, value->dump()));
+    if (value != nullptr && !value->is_string()) corrupt(fmt::format("{} is {}, not a text", key, io::in_quotes(value->dump())));
     return value == nullptr ? otherwise : value->get<std::string>();
   }
   std::string text(const char* key, const std::string& otherwise) const { return text(json_, key, otherwise); }
@@ -95,8 +101,8 @@ RopeConfig Reader::rope(std::int64_t max_positions) const {
   if (kind == "default") return rope;
   rope.factor = number(parameters, "factor");
   if (!(rope.factor >= 1.0)) corrupt(fmt::format("the RoPE factor is {}; it must be at least 1", rope.factor));
-  rope.original_positions = static_cast<std::int64_t>(number(
-      parameters, "original_max_position_embeddings", number("original_max_position_embeddings", static_cast<double>(max_positions))));
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  rope.original_positions = whole(kOriginal, number(parameters, kOriginal, number(kOriginal, static_cast<double>(max_positions))));
   if (rope.original_positions < 1) corrupt("original_max_position_embeddings is not positive");
   if (kind == "linear") {
     rope.kind = RopeConfig::Kind::kLinear;
@@ -130,7 +136,7 @@ std::vector<std::int64_t> Reader::windows(const ModelConfig& config) const {
   if (config.model_type != "mistral" && !flag("use_sliding_window", false)) return windows;
   const std::int64_t window = dimension("sliding_window");
   const Json* types = config.model_type == "mistral" ? nullptr : find("layer_types");
-  const std::int64_t first = config.model_type == "mistral" ? 0 : static_cast<std::int64_t>(number("max_window_layers", 28.0));
+  const std::int64_t first = config.model_type == "mistral" ? 0 : whole("max_window_layers", number("max_window_layers", 28.0));
   if (types != nullptr && (!types->is_array() || types->size() != windows.size())) corrupt("layer_types does not have one entry per layer");
   for (std::size_t i = 0; i < windows.size(); ++i) {
     const bool slides = types != nullptr ? (*types)[i] == "sliding_attention" : static_cast<std::int64_t>(i) >= first;
@@ -144,7 +150,7 @@ std::vector<std::int64_t> Reader::token_ids(const char* key) const {
   std::vector<std::int64_t> ids;
   if (value == nullptr) return ids;
   for (const Json& id : value->is_array() ? *value : Json::array({*value})) {
-    if (!id.is_number_integer()) corrupt(fmt::format("{} is {}, which is no token", key, value->dump()));
+    if (!id.is_number_integer()) corrupt(fmt::format("{} is {}, which is no token", key, io::in_quotes(value->dump())));
     ids.push_back(id.get<std::int64_t>());
   }
   return ids;
@@ -169,7 +175,7 @@ ModelConfig parse(const Json& json, const std::filesystem::path& path) {
   if (config.heads % config.kv_heads != 0)
     reader.corrupt(fmt::format("{} query heads cannot share {} key heads", config.heads, config.kv_heads));
   if (config.head_dim % 2 != 0) reader.corrupt(fmt::format("head_dim is {}; RoPE turns pairs and needs an even one", config.head_dim));
-  if (!(config.norm_epsilon >= 0.0f)) reader.corrupt("rms_norm_eps is negative");
+  if (!(config.norm_epsilon >= 0.0f && std::isfinite(config.norm_epsilon))) reader.corrupt("rms_norm_eps is negative or beyond fp32");
   if (const std::string activation = reader.text("hidden_act", "silu"); activation != "silu")
     reader.unsupported(fmt::format("the executor has silu between gate and down_proj, but not {}", io::in_quotes(activation)));
   config.rope = reader.rope(config.max_positions);

@@ -1,5 +1,6 @@
 /// Token files: a tensor of whole numbers to windows.
 
+#include <algorithm>
 #include <limits>
 
 #include <fmt/format.h>
@@ -39,7 +40,10 @@ TokenWindows read_token_windows(const std::filesystem::path& path, const std::st
   const Checkpoint file = open_checkpoint(path);
   if (!file.contains(tensor)) {
     std::string names;
-    for (const std::string& name : file.names()) names += fmt::format("{}{}", names.empty() ? "" : ", ", io::in_quotes(name));
+    constexpr std::size_t kMost = 8;
+    const std::vector<std::string> there = file.names();
+    for (std::size_t i = 0; i < std::min(there.size(), kMost); ++i) names += (i == 0 ? "" : ", ") + io::in_quotes(there[i]);
+    if (there.size() > kMost) names += fmt::format(" and {} more", there.size() - kMost);
     throw InvalidArgument(
         fmt::format("{}: it has no tensor {}; there is {}", path.string(), io::in_quotes(tensor), names.empty() ? "none" : names));
   }

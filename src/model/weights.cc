@@ -10,6 +10,7 @@
 #include "io/interop.h"
 #include "io/text.h"
 #include "model/cuda/device_decoder.h"
+#include "model/model_shapes.h"
 #include "narrow/error.h"
 
 namespace narrow {
@@ -51,21 +52,8 @@ class Loader {
   }
 
  private:
-  [[noreturn]] void corrupt(const std::string& why) const {
-    throw CorruptFile(fmt::format("{}: {}", checkpoint_.directory().string(), why));
-  }
-
-  void check_shape(const std::string& name, const Shape& shape) const {
-    if (!checkpoint_.contains(name)) corrupt(fmt::format("config.json asks for the tensor {}, which is not there", io::in_quotes(name)));
-    if (checkpoint_.shape(name) != shape)
-      corrupt(fmt::format("tensor {} is {}; config.json asks for {}", io::in_quotes(name), to_string(checkpoint_.shape(name)),
-                          to_string(shape)));
-    if (!is_floating(checkpoint_.dtype(name)))
-      corrupt(fmt::format("tensor {} is {}; weights are F32, F16 or BF16", io::in_quotes(name), name_of(checkpoint_.dtype(name))));
-  }
-
   Tensor values(const std::string& name, const Shape& shape) const {
-    check_shape(name, shape);
+    model::check_tensor(checkpoint_, name, shape);
     return checkpoint_.tensor(name);
   }
   Tensor norm(const std::string& name, std::int64_t size) const { return convert(values(name, {size}), DType::kF32); }
@@ -81,7 +69,8 @@ class Loader {
   QuantizedTensor foreign_weight(const std::string& name, const Shape& shape) const {
     io::InteropTensor weight = foreign_->read(name);
     if (weight.q.shape != shape)
-      corrupt(fmt::format("tensor {} is {}; config.json asks for {}", io::in_quotes(name), to_string(weight.q.shape), to_string(shape)));
+      throw CorruptFile(fmt::format("{}: tensor {} is {}; config.json asks for {}", checkpoint_.directory().string(), io::in_quotes(name),
+                                    to_string(weight.q.shape), to_string(shape)));
     if (!weight.order.empty())
       throw Unsupported(fmt::format("the columns of {} have an order of their own, which products do not know; convert the model to narrow's "
                                     "form first (narrow convert --to narrow)",
@@ -96,7 +85,7 @@ class Loader {
   /// A Linear layer; `info`, where given, receives what it is.
   Linear linear(const std::string& module, std::int64_t n, std::int64_t k, std::vector<LinearInfo>* info) const {
     const std::string name = module + ".weight";
-    if (!is_foreign(name)) check_shape(name, {n, k});
+    if (!is_foreign(name)) model::check_tensor(checkpoint_, name, {n, k});
     Linear result;
     result.module = module;
     std::uint64_t bytes = is_foreign(name) ? 0 : stored_bytes(name);

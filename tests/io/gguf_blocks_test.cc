@@ -123,6 +123,13 @@ TEST(GgufBlocks, ZerosAndExtremesAreHeld) {
     const std::vector<float> zeros(256, 0.0f), ones(256, -1.0f);
     EXPECT_EQ(decoded(type, encoded(type, zeros)), zeros) << type.name;
     for (const float value : decoded(type, encoded(type, ones))) EXPECT_NEAR(value, -1.0f, 0.002f) << type.name;
+    std::vector<float> tiny(256), wide(256);  // an inverse scale beyond fp32, and a range that is
+    for (std::size_t i = 0; i < tiny.size(); ++i) {
+      tiny[i] = (i % 3 == 0 ? 0.0f : i % 3 == 1 ? 1e-42f : -3e-43f);
+      wide[i] = (i % 2 == 0 ? 3e38f : -3e38f);
+    }
+    for (const float value : decoded(type, encoded(type, tiny))) EXPECT_NEAR(value, 0.0f, 2e-38f) << type.name;
+    EXPECT_EQ(decoded(type, encoded(type, wide)).size(), wide.size()) << type.name;
   }
 }
 

@@ -66,6 +66,23 @@ TEST(GgufFile, EveryKindOfValueReturns) {
   EXPECT_EQ(read.tensors[1].begin, header.text.size() + 32);
 }
 
+TEST(GgufFile, OtherArraysOfNumbersAreSteppedOver) {
+  const test::TemporaryDirectory place;
+  const std::size_t count = 100'000;  // more than the reader holds at a time
+  const GgufHeader header = layout_gguf({{"a", std::vector<std::int32_t>(count, 7)}, {"b", std::string("behind")}}, {});
+  std::string bytes = header.text;
+  const std::size_t type = bytes.find("a", 24) + 1 + 4;
+  ASSERT_EQ(bytes[type], 5);  // i32
+  bytes[type] = 6;            // f32
+  test::write_bytes(place / "a.gguf", bytes);
+  const GgufHeader read = read_gguf(FileReader(place / "a.gguf"));
+  ASSERT_EQ(read.metadata.size(), 2u);
+  EXPECT_EQ(std::get<std::string>(read.metadata[0].second), "100000 numbers");
+  EXPECT_EQ(std::get<std::string>(read.metadata[1].second), "behind");
+  test::write_bytes(place / "whole.gguf", header.text);
+  EXPECT_EQ(read_gguf(FileReader(place / "whole.gguf")).metadata, header.metadata);
+}
+
 TEST(GgufFile, RefusesWhatGgmlRefuses) {
   const test::TemporaryDirectory place;
   const auto rejects = [&](std::size_t at, std::string_view replacement) {

@@ -165,6 +165,9 @@ TEST_F(ConvertTest, NarrowsOwnFormConvertsBothWays) {
     EXPECT_TRUE(proof.is_exact);
   EXPECT_TRUE(verify_checkpoint(place_ / "back").problems.empty());
   EXPECT_EQ(contents(place_ / "own")["model-00001-of-00002.safetensors"], contents(place_ / "back")["model-00001-of-00002.safetensors"]);
+  test::write_bytes(place_ / "own" / "config.json", "[]");
+  EXPECT_THROW(convert_checkpoint(place_ / "own", place_ / "none", Ecosystem::kAwq), CorruptFile);
+  EXPECT_FALSE(fs::exists(place_ / "none"));
 }
 
 TEST_F(ConvertTest, GoldenWordsOfGptq) {
@@ -274,6 +277,22 @@ Tensor single(float value) {
   Tensor tensor = Tensor::empty(DType::kF32, {});
   *tensor.as<float>() = value;
   return tensor;
+}
+
+TEST_F(ConvertTest, NoRowsDoNotExcuseTheirLength) {
+  constexpr std::int64_t kOne = 1;
+  for (const auto& [bits, words, columns] : {std::tuple{8, kOne << 57, (kOne << 62) - 1}, {2, kOne << 56, kOne << 60}}) {
+    std::map<std::string, Tensor> tensors;
+    tensors.emplace("m.weight_packed", Tensor::empty(DType::kI32, {0, words}));
+    tensors.emplace("m.weight_scale", Tensor::empty(DType::kF16, {0, 1}));
+    Tensor& shape = tensors.emplace("m.weight_shape", Tensor::empty(DType::kI64, {2})).first->second;
+    shape.as<std::int64_t>()[0] = 0;
+    shape.as<std::int64_t>()[1] = columns;
+    const std::string weights = R"({"strategy": "group", "group_size": 16, "num_bits": )" + std::to_string(bits) + "}";
+    const std::string config =
+        R"({"quant_method": "compressed-tensors", "config_groups": {"g": {"targets": ["Linear"], "weights": )" + weights + "}}}";
+    EXPECT_THROW(read_foreign(place_ / "empty", tensors, config), CorruptFile) << bits;
+  }
 }
 
 TEST_F(ConvertTest, ModelOptIsRead) {

@@ -158,5 +158,17 @@ TEST_F(Folding, WrongCompositionsFailBeforeAnyComputation) {
   EXPECT_THAT(message(recipe, Method::parse("rotate"), {}), testing::HasSubstr("the model's head is its embedding"));
 }
 
+TEST_F(Folding, TensorsMustHaveTheShapesOfTheConfiguration) {
+  write({});
+  const std::string good = test::read_bytes(place_ / "in" / "config.json");
+  for (const char* key : {"hidden_size", "intermediate_size", "num_attention_heads", "head_dim", "vocab_size"}) {
+    const std::size_t place = good.find(':', good.find(key)) + 2, end = good.find_first_of(",}", place);
+    const std::string larger = std::to_string(4 * std::stoll(good.substr(place, end - place)));
+    test::write_bytes(place_ / "in" / "config.json", good.substr(0, place) + larger + good.substr(end));
+    EXPECT_THAT(message(Recipe::of("int4:block32"), Method::parse("rotate"), {}), testing::HasSubstr("config.json asks for")) << key;
+    EXPECT_THROW(scale_channels(place_ / "in", place_ / "refused", {{"model.layers.0.mlp.up_proj", {1.0f}}}), CorruptFile) << key;
+  }
+}
+
 }  // namespace
 }  // namespace narrow

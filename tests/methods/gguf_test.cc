@@ -177,7 +177,42 @@ TEST(GgufModel, RefusesWhatItCannotRead) {
   refuses("token_embd.weight", "token_embt.weight");
   refuses("llama.embedding_length", "llama.embedding_lengtj");
   refuses(std::string("llama.attention.head_count_kv\x04\0\0\0\x02", 34), std::string("llama.attention.head_count_kv\x04\0\0\0\x03", 34));
+  refuses(std::string("llama.attention.head_count_kv\x04\0\0\0\x02\0\0\0", 37),
+          std::string("llama.attention.head_count_kv\x04\0\0\0\0\0\0\x90", 37));
+  refuses("llama.rope.freq_base\x06" + std::string(3, '\0') + std::string("\0\x24\xf4\x48", 4),
+          "llama.rope.freq_base\x06" + std::string(3, '\0') + std::string("\0\0\x80\x7f", 4));  // an infinity
   refuses(std::string("\x05\0\0\0\0\0\0\0llama", 13), std::string("\x05\0\0\0\0\0\0\0gemma", 13));  // general.architecture
+}
+
+TEST(GgufModel, RefusesConfigurationsThatItHasNoPlaceFor) {
+  const test::TemporaryDirectory place;
+  write_llama(place / "model");
+  const std::string good = test::read_bytes(place / "model/config.json");
+  const auto refuses = [&](std::string_view from, std::string_view to) {
+    std::string text = good;
+    const std::size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    test::write_bytes(place / "model/config.json", text.replace(at, from.size(), to));
+    try {
+      export_gguf(place / "model", place / "model.gguf", "q8_0");
+      ADD_FAILURE() << "accepted " << to;
+    } catch (const Error& error) {
+      test::expect_sentence(error.what(), "");
+    }
+    EXPECT_FALSE(fs::exists(place / "model.gguf"));
+  };
+  refuses(good, "[]");
+  refuses(good, "7");
+  refuses("\"llama\"", "7");
+  refuses("\"hidden_size\": 64", "\"hidden_size\": 4294967360");
+  refuses("\"hidden_size\": 64", "\"hidden_size\": 18446744073709551615");
+  refuses("\"vocab_size\": 6", "\"vocab_size\": 0");
+  refuses("\"num_key_value_heads\": 2", "\"num_key_value_heads\": -2");
+  refuses("1e-05", "\"1e-05\"");
+  refuses("1e-05", "1e300");
+  refuses("500000.0", "[500000.0]");
+  refuses("\"bos_token_id\": 0", "\"bos_token_id\": -1");
+  refuses("\"rope_theta\": 500000.0", "\"rope_parameters\": 5");
 }
 
 }  // namespace

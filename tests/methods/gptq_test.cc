@@ -261,7 +261,13 @@ TEST_F(GptqCheckpoint, WrongUseFailsBeforeAnyComputation) {
   CalibrationStatistics ranges;
   ranges.add(std::vector<std::string>{"model.layers.0.mlp.down_proj"}, test::random_values(DType::kF32, {8, 128}, 1, 1.0f), false);
   EXPECT_THAT(message(recipe, {.gptq = true}, {.statistics = &ranges}),
-              testing::HasSubstr("no second moment of the input of model.layers.0"));
+              testing::HasSubstr("no second moment of the input of 'model.layers.0"));
+  for (const std::int64_t channels : {64, 256}) {
+    CalibrationStatistics other;
+    other.add(std::vector<std::string>{"model.layers.0.mlp.down_proj"}, test::random_values(DType::kF32, {8, channels}, 1, 1.0f), true);
+    for (const char* method : {"gptq", "clip", "awq", "gptq+refine"})
+      EXPECT_THAT(message(recipe, Method::parse(method), {.statistics = &other}), testing::HasSubstr("of another model")) << method;
+  }
   EXPECT_THAT(message(recipe, {.correct = true}, {.statistics = &ranges}), testing::HasSubstr("not statistics"));
   EXPECT_THROW(fit_weight(test::random_values(DType::kF32, {8, 32}, 1, 1.0f), recipe.scheme, identity(31), {.gptq = true}),
                InvalidArgument);

@@ -113,6 +113,36 @@ TEST_F(JournalTest, KnownWeightsAreNotComputedAgain) {
   EXPECT_EQ(std::vector<std::string>(order.begin(), order.begin() + 5), std::vector<std::string>(order.begin() + 5, order.begin() + 10));
 }
 
+TEST_F(JournalTest, DamagedWeightsAreRefused) {
+  const MethodRun run{.journal = place_ / "journal", .fitted = [](const FittedModule&, std::size_t done, std::size_t) {
+                        if (done == 1) throw IoError("stop");
+                      }};
+  EXPECT_THROW(quantize("out", run, "gptq"), IoError);
+  fs::path kept;
+  for (const auto& entry : fs::directory_iterator(place_ / "journal"))
+    if (entry.path().extension() == ".safetensors") kept = entry.path();
+  const Checkpoint good = open_checkpoint(kept);
+  const std::map<std::string, std::string> metadata = good.metadata(good.tensor_files().front());
+  const auto refuses = [&](const std::string& name, std::optional<Tensor> replacement, const std::string& without = "") {
+    std::map<std::string, Tensor> tensors;
+    for (const std::string& tensor : good.names()) tensors.emplace(tensor, good.tensor(tensor));
+    tensors.erase(name);
+    if (replacement) tensors.emplace(name, *replacement);
+    std::map<std::string, std::string> about = metadata;
+    about.erase(without);
+    write_safetensors(kept, tensors, about);
+    EXPECT_THROW(quantize("out", run, "gptq"), CorruptFile) << name << without;
+  };
+  for (const std::string& name : good.names()) {
+    refuses(name, std::nullopt);
+    refuses(name, Tensor::empty(good.dtype(name), {0}));
+  }
+  refuses("numbers", Tensor::of({1.0f, 1.0f, 1.0f, 1.0f}, {4}));
+  refuses("outer_scale", Tensor::empty(DType::kF64, {1}));
+  refuses("", std::nullopt, "module");
+  refuses("", std::nullopt, "fallback");
+}
+
 TEST_F(JournalTest, AnotherRunsJournalIsRefused) {
   const auto stop = [&] {
     return MethodRun{.journal = place_ / "journal", .fitted = [](const FittedModule&, std::size_t, std::size_t) { throw IoError("stop"); }};

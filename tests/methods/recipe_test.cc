@@ -45,6 +45,7 @@ TEST(Recipe, PatternsAreNamesModulesLastPartsAndExpressions) {
   EXPECT_FALSE(quantizes({.scheme = kInt8Row, .targets = {"re:.*"}, .ignore = {"down_proj"}}, name));
   EXPECT_FALSE(quantizes({.scheme = kInt8Row, .ignore = {"Linear"}}, name));
   EXPECT_FALSE(quantizes({.scheme = kInt8Row, .targets = {"re:.*"}}, "scalar.weight", {}));
+  EXPECT_FALSE(quantizes({.scheme = kInt8Row}, "a.up_proj.weight", {std::int64_t{1} << 50, 0}));
 }
 
 TEST(Recipe, TheFirstRuleThatMatchesReplacesTheScheme) {
@@ -57,8 +58,11 @@ TEST(Recipe, TheFirstRuleThatMatchesReplacesTheScheme) {
 
 TEST(Recipe, BadPatternsAreSentences) {
   for (const std::string& pattern : {std::string("re:("), std::string("re:["), std::string("re:a{2,1}"), std::string(), std::string("re:(a)\\1"),
-                                     "re:" + std::string(600, 'a'), std::string("re:(((a{900}){900}){900})")})
+                                     "re:" + std::string(600, 'a'), std::string("re:(((a{900}){900}){900})"),
+                                     std::string("re:(?:a?){10000}"), std::string("re:((a?){200}){90}"), std::string("re:a{99999999999"),
+                                     std::string("re:\\99999999999")})
     EXPECT_THROW(RecipeMatcher({.scheme = kInt8Row, .targets = {pattern}}), InvalidArgument) << pattern;
+  EXPECT_TRUE(quantizes({.scheme = kInt8Row, .targets = {"re:model\\.layers\\.[0-9]{1,3}\\..*"}}, "model.layers.12.mlp.up_proj.weight"));
   EXPECT_THROW(RecipeMatcher(Recipe{}), InvalidArgument);
   EXPECT_THROW(RecipeMatcher({.scheme = Scheme::parse("fp32")}), InvalidArgument);
   EXPECT_FALSE(quantizes({.scheme = kInt8Row, .targets = {"re:(a+)+$"}}, std::string(1000, 'a') + "b"));  // not exponential

@@ -161,6 +161,12 @@ TEST(RecipeJson, RefusesWhatItDoesNotWrite) {
   std::string bad = good;
   bad.replace(bad.find("nearest_even"), 12, "upwards_only");
   expect_refused<InvalidArgument>(parse(bad), "its rounding cannot be 'upwards_only'");
+  for (const char* seed : {"1.5", "-1", "1e300", "null"}) {
+    std::string other = good;
+    const std::size_t place = other.find("\"seed\":") + 7;
+    other.replace(place, other.find_first_of(",}", place) - place, seed);
+    expect_refused<InvalidArgument>(parse(other), "its seed is not a whole number");
+  }
   Recipe recipe = Recipe::of("int8:row");
   recipe.options.outer_scale = 1.0f;
   expect_refused<InvalidArgument>([&] { recipe.to_json(); }, "belong to one tensor");

@@ -5,9 +5,9 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 seconds=${1:-30}
 shift || true
-cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER=clang++ \
+cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="-O1 -gline-tables-only" -DCMAKE_CXX_COMPILER=clang++ \
   -DNARROW_CUDA=OFF -DNARROW_CPU_KERNELS=OFF -DNARROW_BUILD_TESTS=OFF -DNARROW_BUILD_TOOLS=OFF -DNARROW_BUILD_BENCHMARKS=OFF \
-  -DNARROW_BUILD_FUZZERS=ON -DNARROW_SANITIZE=address,undefined > /dev/null
+  -DNARROW_BUILD_FUZZERS=ON -DNARROW_SANITIZE=address,undefined,float-cast-overflow > /dev/null
 cmake --build build/fuzz --target fuzzers
 for target in build/fuzz/bin/fuzz_*; do
   name=$(basename "$target")

@@ -3,20 +3,21 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 place=build/coverage
-cmake -S . -B "$place" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="-O1 -fprofile-instr-generate -fcoverage-mapping" \
+cmake -S . -B "$place" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="-O0 -fprofile-instr-generate -fcoverage-mapping" \
   -DCMAKE_CXX_COMPILER=clang++ -DNARROW_CUDA=OFF -DNARROW_CPU_KERNELS=OFF -DNARROW_BUILD_TESTS=OFF -DNARROW_BUILD_TOOLS=OFF \
   -DNARROW_BUILD_BENCHMARKS=OFF -DNARROW_BUILD_FUZZERS=ON > /dev/null
 cmake --build "$place" --target fuzzers > "$place/build.log" || { cat "$place/build.log"; exit 1; }
 
 # parser: the files that read its language
 declare -A sources=(
-  [safetensors_header]="io/safetensors_header.cc io/json.cc"
-  [shard_index]="io/checkpoint_directory.cc"
+  [safetensors_header]="io/safetensors_header.cc"
+  [shard_index]="io/shard_index.cc"
   [manifest]="io/manifest.cc"
-  [config]="model/config.cc io/interop.cc"
-  [gguf]="io/gguf_file.cc"
-  [tokenizer]="model/tokenizer/read_tokenizer.cc model/tokenizer/bpe.cc"
-  [recipe]="methods/recipe_yaml.cc methods/recipe.cc"
+  [config]="model/config.cc"
+  [interop]="io/json.cc io/interop.cc io/gptq.cc io/awq.cc io/compressed_tensors.cc io/deepseek_fp8.cc io/modelopt.cc io/bitsandbytes.cc io/word_packing.cc"
+  [gguf]="io/gguf_file.cc io/gguf_codes.cc"
+  [tokenizer]="model/tokenizer/read_tokenizer.cc model/tokenizer/bpe.cc model/tokenizer/split.cc model/tokenizer/tokenizer.cc"
+  [recipe]="methods/recipe_yaml.cc methods/recipe_json.cc methods/recipe.cc io/bounded_regex.cc"
   [scheme]="format/scheme.cc")
 worst=100
 for name in $(printf '%s\n' "${!sources[@]}" | sort); do

@@ -40,7 +40,7 @@ class Reader {
   std::shared_ptr<Tokenizer::State> read(const Json& json) {
     const Json& model = json.at("model");
     if (model.value("type", std::string("BPE")) != "BPE")
-      unsupported(fmt::format("a model of type {}; narrow reads byte-level BPE", model.at("type").dump()));
+      unsupported(fmt::format("a model of type {}; narrow reads byte-level BPE", io::in_quotes(model.at("type").dump())));
     if (model.value("byte_fallback", Json(false)) == true)
       unsupported("byte_fallback (SentencePiece's kind of BPE); narrow reads byte-level BPE");
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
@@ -80,7 +80,7 @@ class Reader {
     std::vector<std::string> tokens;
     for (const auto& [letters, number] : vocab.items()) {
       if (!number.is_number_unsigned() || number >= vocab.size() + kMostHoles)
-        corrupt(fmt::format("the token {} has the number {}", io::in_quotes(letters), number.dump()));
+        corrupt(fmt::format("the token {} has the number {}", io::in_quotes(letters), io::in_quotes(number.dump())));
       const std::size_t place = number.get<std::size_t>();
       if (place >= tokens.size()) tokens.resize(place + 1);
       if (const auto bytes = bytes_of(letters)) tokens[place] = *bytes;
@@ -164,7 +164,7 @@ class Reader {
       AddedToken token;
       const Json& number = entry.at("id");
       if (!number.is_number_unsigned() || number >= most)
-        corrupt(fmt::format("an added token has the number {}", number.dump()));
+        corrupt(fmt::format("an added token has the number {}", io::in_quotes(number.dump())));
       token.number = number.get<std::int32_t>();
       token.content = entry.at("content").get<std::string>();
       if (token.content.empty()) corrupt("an added token is empty");

@@ -27,8 +27,21 @@ def config_cases(place):
     for name, value in {"number": 3, "unknown": "mamba", "null": None, "long": "x" * 500_000, "array": ["llama"],
                         "lines": "a\nb"}.items():
         yield case(f"model_type_{name}", changed(good, ["model_type"], value))
-    for name, value in {"text": "1e-5", "negative": -1e-5, "array": [1e-5]}.items():
+    for name, value in {"text": "1e-5", "negative": -1e-5, "array": [1e-5], "1e308": 1e308}.items():
         yield case(f"rms_norm_eps_{name}", changed(good, ["rms_norm_eps"], value))
+    qwen = {**good, "model_type": "qwen2", "sliding_window": 16, "use_sliding_window": True}
+    yield case("max_window_layers_1e300", changed({**qwen, "max_window_layers": 0}, ["max_window_layers"], 1e300))
+    for key, values in {"model_type": {"number": 3, "array": ["llama"]}, "hidden_size": {"2_32": 2**32 + 64, "2_64": 2**64 - 1,
+                        "text": "64"}, "rms_norm_eps": {"text": "x", "1e308": 1e308}, "rope_theta": {"array": [1e4], "1e308": 1e308},
+                        "bos_token_id": {"negative": -1, "2_40": 2**40}, "rope_parameters": {"number": 5, "text": "x"}}.items():
+        for name, value in values.items():
+            yield Case("config", f"gguf/{key}_{name}", "model", {"config.json": changed({**good, key: 0}, [key], value)},
+                       ["convert", "{in}", "{out}", "--to", "gguf"])
+    for key in ("hidden_size", "intermediate_size", "vocab_size"):
+        for name, value in {"half": good[key] // 2, "double": 2 * good[key], "times_64": 64 * good[key]}.items():
+            yield Case("config", f"rotate/{key}_{name}", "model", {"config.json": changed(good, [key], value)},
+                       ["quantize", "{in}", "{out}", "int4:block32", "--method", "rotate"])
+    yield Case("config", "gguf/json_array", "model", {"config.json": b"[]"}, ["convert", "{in}", "{out}", "--to", "gguf"])
     for name, value in {"zero": 0, "one": 1, "negative": -1, "text": "x", "array": [], "object": {}}.items():
         yield case(f"rope_theta_{name}", changed(good, ["rope_theta"], value))
     for name, value in {"text": "yarn", "array": [], "unknown": {"rope_type": "spiral", "factor": 2}, "no_factor": {"rope_type": "linear"},

@@ -20,6 +20,7 @@ def recipe_cases():
                   "regex_star": b"scheme: int8:row\nignore: ['re:*']\n",
                   "regex_backreference": b"scheme: int8:row\nignore: ['re:(a)\\1']\n",
                   "regex_counts": b"scheme: int8:row\nignore: ['re:((a{999}){999}){999}']\n",
+                  "regex_many_states": b"scheme: int8:row\nignore: ['re:(?:a?){10000}']\n",
                   "regex_long": b"scheme: int8:row\nignore: ['re:" + b"a?" * 300 + b"']\n",
                   "regex_groups": b"scheme: int8:row\nignore: ['re:" + b"(" * 250 + b")" * 249 + b"']\n",
                   "pattern_empty": b"scheme: int8:row\nignore: ['']\n", "tab": b"scheme: int8:row\n\tignore: x\n",

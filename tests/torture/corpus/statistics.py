@@ -61,6 +61,15 @@ def stats_cases(place):
     files["moment_negative_diagonal"] = variant(edit(moment, lambda data: LITTLE("<d", -1.0) + data[8:]))
     files["nothing"] = seeds.safetensors({}, metadata={"format": "narrow-calibration", "version": "1"})
     files["model_instead"] = (place / "model/model.safetensors").read_bytes()
+    # Whole statistics, of a model with other sizes.
+    for size in (1, 32, 128):
+        numbers = LITTLE(f"<{size}f", *[1.0] * size)
+        square = b"".join(LITTLE("<d", float(i == j)) for i in range(size) for j in range(size))
+        other = variant(lambda copy: copy.update({n: ("F32", [size], numbers) for n in names if n.endswith(".channel_max")},
+                                                 **{n: ("F64", [size, size], square) for n in names if n.endswith(".second_moment")}))
+        for method in ("gptq", "clip", "awq", "gptq+clip+refine"):
+            yield Case("stats", f"of_{size}_channels/{method}", "", {"stats.safetensors": other},
+                       ["quantize", "{seeds}/model", "{out}", "int4:block32", "--method", method, "--stats", "{in}/stats.safetensors"])
     for name, content in files.items():
         yield Case("stats", name, "", {"stats.safetensors": content}, ["calibrate", "{seeds}/model", "--merge", "{in}/stats.safetensors",
                    "-o", "{out}"])
