@@ -39,7 +39,7 @@ class Guarded {
   std::vector<std::uint8_t> bytes_;
 };
 
-enum class Fill { kNormal, kTies, kWild, kTiny, kHuge };
+enum class Fill { kNormal, kTies, kWild, kTiny, kHuge, kRare };  // rare: few values that are not finite, far apart
 constexpr Fill kFills[] = {Fill::kNormal, Fill::kTies, Fill::kWild, Fill::kTiny, Fill::kHuge};
 
 float draw(Fill fill, std::mt19937& generator) {
@@ -49,6 +49,9 @@ float draw(Fill fill, std::mt19937& generator) {
     case Fill::kTies: return static_cast<float>(static_cast<int>(generator() % 513) - 256) / 8.0f;
     case Fill::kWild: return std::bit_cast<float>(static_cast<std::uint32_t>(generator()));
     case Fill::kTiny: return std::bit_cast<float>(static_cast<std::uint32_t>(generator() & 0x80FFFFFFu));
+    case Fill::kRare:
+      if (generator() % 3000 != 0) return normal(generator);
+      return std::bit_cast<float>(0x7F800000u | static_cast<std::uint32_t>(generator() & 0x80000001u));
     case Fill::kHuge: return std::bit_cast<float>(static_cast<std::uint32_t>((generator() & 0x80FFFFFFu) | 0x7E000000u));
   }
   return 0.0f;
@@ -203,6 +206,16 @@ TEST_P(QuantizeRows, ShapesStridesAndCuts) {
     for (const std::int64_t gap : {0, 11})
       for (const DType dtype : {DType::kF32, DType::kBf16}) {
         expect_reference_bits({GetParam(), shape, dtype, gap});
+        if (HasFatalFailure()) return;
+      }
+}
+
+/// Rows and blocks of whole vectors, many to a row: some are finite, some are not, and scales change from one to the next.
+TEST_P(QuantizeRows, LongRows) {
+  for (const Shape& shape : {Shape{5, 320}, Shape{3, 6208}})
+    for (const DType dtype : {DType::kF32, DType::kF16})
+      for (const Fill fill : {Fill::kTies, Fill::kTiny, Fill::kHuge, Fill::kRare}) {
+        expect_reference_bits({GetParam(), shape, dtype, 0, Rounding::kNearestEven, Overflow::kSaturate, fill});
         if (HasFatalFailure()) return;
       }
 }

@@ -25,6 +25,8 @@ inline void store_codes(std::uint8_t* to, VU codes) {
   const std::uint32_t four = vget_lane_u32(vreinterpret_u32_u8(vmovn_u16(vcombine_u16(words, words))), 0);
   __builtin_memcpy(to, &four, sizeof four);
 }
+/// The low byte of every 16-bit lane, side by side.
+inline void store_low_bytes(std::uint8_t* to, VWords words) { vst1_u8(to, vmovn_u16((uint16x8_t)words)); }
 inline VF widen_bf16(const std::uint16_t* from) { return as_float(load_codes(from) << 16); }
 inline VHalf widen_bytes(const std::uint8_t* from) {
   std::uint32_t four;
@@ -49,17 +51,17 @@ inline VF look_up(const Table& table, VU code) {
   return (VF)vqtbl4q_u8(table.bytes, (uint8x16_t)positions);
 }
 
-inline VI max_of_each(const VI (&each)[4]) {
+[[gnu::always_inline]] inline VI max_of_each(const VI (&each)[4]) {
   const auto v = [&](int i) { return (int32x4_t)each[i]; };
   return (VI)vpmaxq_s32(vpmaxq_s32(v(0), v(1)), vpmaxq_s32(v(2), v(3)));
 }
 
 /// The lowest byte of every lane of four vectors, in order.
-inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) {
+[[gnu::always_inline]] inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) {
   const uint16x8_t low = vuzp1q_u16((uint16x8_t)a, (uint16x8_t)b), high = vuzp1q_u16((uint16x8_t)c, (uint16x8_t)d);
   return (VBytes)vuzp1q_u8((uint8x16_t)low, (uint8x16_t)high);
 }
-inline VBytes highest_bytes(VF a, VF b, VF c, VF d) {
+[[gnu::always_inline]] inline VBytes highest_bytes(VF a, VF b, VF c, VF d) {
   const uint16x8_t low = vuzp2q_u16((uint16x8_t)a, (uint16x8_t)b), high = vuzp2q_u16((uint16x8_t)c, (uint16x8_t)d);
   return (VBytes)vuzp2q_u8((uint8x16_t)low, (uint8x16_t)high);
 }

@@ -1,5 +1,5 @@
 // All of a leaf's bodies, in their order. A leaf defines kLanes, includes vector.inl, adds what its instruction set does
-// best (load_codes, store_codes, widen_*, stream, fence, max_of_each, any_lane, multiply_add,
+// best (load_codes, store_codes, store_low_bytes, widen_*, stream, fence, max_of_each, any_lane, multiply_add,
 // lowest_bytes, highest_bytes, Table, LowBytes) and includes this file.
 
 constexpr int kChunk = 2048;        // columns handled at a time: inputs, codes and scales stay in the first-level cache

@@ -34,6 +34,15 @@ inline void pack_bytes(const std::uint8_t* codes, int count, std::uint8_t* packe
   }
 }
 
+/// Two codes of 4 bits are a byte once the upper one is moved down.
+template <>
+inline void pack_bytes<4>(const std::uint8_t* codes, int count, std::uint8_t* packed) {
+  for (int i = 0; i < count; i += 4 * kLanes, packed += 2 * kLanes) {
+    const VWords pairs = load<VWords>(codes + i);
+    store_low_bytes(packed, pairs | (pairs >> 4));
+  }
+}
+
 /// The inverse. Reads up to kSpare bytes beyond; writes whole vectors.
 template <int kBits>
 inline void unpack_bytes(const std::uint8_t* packed, int count, std::uint8_t* codes) {

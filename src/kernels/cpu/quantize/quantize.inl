@@ -17,6 +17,8 @@ struct Scratch {
   alignas(64) std::uint16_t words[kChunk + kSpare];
   alignas(64) std::uint8_t bytes[kChunk + kSpare];
   alignas(64) std::uint8_t packed[2 * kChunk + kSpare];
+  alignas(64) std::uint32_t next_amax[kMaxCells];  ///< of the blocks that come next
+  alignas(64) float blocks[2][kChunk];      ///< widened blocks: these and the next
 };
 
 /// A stripe of rows [row, row_end) that share the scales of `cells` cells, in columns [col, col_end).
@@ -39,7 +41,7 @@ inline Group group_at(const ScaleGrid& grid, std::int64_t row, std::int64_t row_
   if (grid.whole_tensor) return {row, row_end, col, col_limit, 0, col, col_limit - col, 1};
   const std::int64_t cell_cols = grid.tile_cols, cell = col / cell_cols;
   const std::int64_t unit = 8 / min_of(std::int64_t{8}, std::int64_t{1} << trailing_zeros(cell_cols));
-  const std::int64_t wanted = max_of(unit, (cell_cols >= kRun ? group_cols : kChunk) / cell_cols / unit * unit);
+  const std::int64_t wanted = max_of(unit, (cell_cols >= kLanes ? group_cols : kChunk) / cell_cols / unit * unit);
   const std::int64_t end = min_of(col_limit, (cell + wanted) * cell_cols / 8 * 8);
   const std::int64_t grid_row = (row / grid.matrix_rows) * grid.tiles_per_matrix + (row % grid.matrix_rows) / grid.tile_rows;
   return {row, row_end, col, end, grid_row * grid.cols + cell, cell * cell_cols, cell_cols, static_cast<int>((end - 1) / cell_cols - cell + 1)};
@@ -114,6 +116,37 @@ inline void sum_row(const QuantizeProblem& problem, std::int64_t row, const Grou
   }
 }
 
+/// Makes and stores the scales of a group from its statistics.
+inline void finish_scales(const QuantizeProblem& problem, const QuantizePlan& plan, const Group& group, Scratch& scratch) {
+  const std::int64_t rows = group.row_end - group.row;
+  const std::int64_t last_cols = group.col_end - (group.first_cell_col + (group.cells - 1) * group.cell_cols);
+  make_scales(plan.scale, scratch.stats, group.cells, rows * group.cell_cols, rows * last_cols, scratch.scales);
+  store_scales(plan.scale, scratch.scales, group.cells, group.first_cell, problem.scales, problem.zero_points);
+}
+
+/// How the values of a group are divided by its scales.
+inline void prepare_division(const QuantizePlan& plan, const Group& group, Scratch& scratch) {
+  const float* scales = scratch.scales.effective;
+  scratch.quotient = plan.quotient;
+  if (plan.quotient == Quotient::kMultiply)
+    for (int i = 0; i < group.cells; i += kLanes) store(scratch.inverse.high + i, 1.0f / load<VF>(scales + i));
+  if (plan.quotient == Quotient::kReciprocal && !scratch.inverse.make(scales, group.cells)) scratch.quotient = Quotient::kDivide;
+}
+
+/// The scales of a group and their inverses from next_amax; false where a value is not finite or a scale has to be divided by.
+inline bool scales_from_next_amax(const QuantizeProblem& problem, const QuantizePlan& plan, const Group& group, Scratch& scratch) {
+  VI largest = splat(0);
+  for (int i = 0; i < group.cells; i += kLanes) {
+    const VI amax = load<VI>(scratch.next_amax + i);
+    store(scratch.stats.amax + i, amax);
+    largest = larger(largest, amax);
+  }
+  if (any_lane(largest >= kInfinityBits)) return false;
+  finish_scales(problem, plan, group, scratch);
+  prepare_division(plan, group, scratch);
+  return scratch.quotient != Quotient::kDivide;
+}
+
 /// Makes, or loads, the scales of a group.
 inline void prepare_scales(const QuantizeProblem& problem, const QuantizePlan& plan, const Group& group, Scratch& scratch, TileStats& all) {
   CellScales& scales = scratch.scales;
@@ -135,17 +168,11 @@ inline void prepare_scales(const QuantizeProblem& problem, const QuantizePlan& p
         measure_chunk(row_values(problem, row, col, count, scratch.values), col, count, group, statistic, scratch.stats);
       }
     }
-    const std::int64_t rows = group.row_end - group.row;
-    const std::int64_t last_cols = group.col_end - (group.first_cell_col + (group.cells - 1) * group.cell_cols);
-    make_scales(plan.scale, scratch.stats, group.cells, rows * group.cell_cols, rows * last_cols, scales);
-    store_scales(plan.scale, scales, group.cells, group.first_cell, problem.scales, problem.zero_points);
+    finish_scales(problem, plan, group, scratch);
     all.has_nan = all.has_nan || scratch.stats.has_nan;
     all.has_infinity = all.has_infinity || scratch.stats.has_infinity;
   }
-  scratch.quotient = plan.quotient;
-  if (plan.quotient == Quotient::kMultiply)
-    for (int i = 0; i < group.cells; i += kLanes) store(scratch.inverse.high + i, 1.0f / load<VF>(scales.effective + i));
-  if (plan.quotient == Quotient::kReciprocal && !scratch.inverse.make(scales.effective, group.cells)) scratch.quotient = Quotient::kDivide;
+  prepare_division(plan, group, scratch);
 }
 
 struct ChunkDivision {
@@ -300,12 +327,16 @@ inline void encode_group(const QuantizeProblem& problem, const QuantizePlan& pla
   }
 }
 
+#include "kernels/cpu/quantize/blocks.inl"
+
 TileStats run_quantize(const QuantizeProblem& problem, const Tile& tile) {
   const QuantizePlan plan = plan_of(problem);
   const std::int64_t group_cols = plan.element.bits == 8 && plan.element.kind == ElementKind::kInteger ? kUnfetchedGroup : kFetchedGroup;
   TileStats all;
   Scratch scratch;
-  with_encoder(plan.element, problem.rounding, plan.scale.asymmetric, [&](const auto& encoder) {
+  with_encoder(plan.element, problem.rounding, plan.scale.asymmetric, [&]<typename Encoder>(const Encoder& encoder) {
+    if constexpr (__is_same(typename RunOf<Encoder>::Type, IntegerRun))
+      if (is_in_blocks(problem, plan)) return quantize_blocks(problem, plan, encoder, tile, scratch, all);
     for (std::int64_t row = tile.row_begin; row < tile.row_end;) {
       const std::int64_t row_end = stripe_end(problem.grid, row, tile.row_end);
       for (std::int64_t col = tile.col_begin; col < tile.col_end;) {

@@ -10,7 +10,7 @@ struct IntegerRun {
   std::uint8_t mask;
   explicit IntegerRun(const ElementPlan& element) : magic(12582912.0f / element.unit), mask(static_cast<std::uint8_t>(element.mask)) {}
 
-  VBytes operator()(const VF (&)[4], const VF (&quotient)[4]) const {
+  [[gnu::always_inline]] VBytes operator()(const VF (&)[4], const VF (&quotient)[4]) const {
     VU sum[4];
     for (int i = 0; i < 4; ++i) sum[i] = as_bits(quotient[i] + magic);
     return lowest_bytes(sum[0], sum[1], sum[2], sum[3]) & mask;

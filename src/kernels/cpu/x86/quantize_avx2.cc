@@ -24,6 +24,11 @@ inline void store_codes(std::uint8_t* to, VU codes) {
   const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128((__m256i)codes), _mm256_extracti128_si256((__m256i)codes, 1));
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(words, words));
 }
+/// The low byte of every 16-bit lane, side by side.
+inline void store_low_bytes(std::uint8_t* to, VWords words) {
+  const __m256i low = (__m256i)(words & std::uint16_t{0xFF});
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
+}
 inline VF widen_bf16(const std::uint16_t* from) { return as_float(load_codes(from) << 16); }
 inline VHalf widen_bytes(const std::uint8_t* from) { return (VHalf)_mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))); }
 inline VF widen_half(VHalf half) { return (VF)_mm256_cvtph_ps((__m128i)half); }
@@ -42,7 +47,7 @@ inline VF look_up(const Table& table, VU code) {
 }
 
 /// Eight vectors to the one vector of their maxima: three levels, each halving vectors and lanes.
-inline VI max_of_each(const VI (&each)[8]) {
+[[gnu::always_inline]] inline VI max_of_each(const VI (&each)[8]) {
   const auto v = [&](int i) { return (__m256i)each[i]; };
   __m256i four[2];
   for (int i = 0; i < 2; ++i) {
@@ -58,8 +63,8 @@ inline VBytes pack_lanes(VU a, VU b, VU c, VU d) {
   const __m256i low = _mm256_packus_epi32((__m256i)a, (__m256i)b), high = _mm256_packus_epi32((__m256i)c, (__m256i)d);
   return (VBytes)_mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
-inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) { return pack_lanes(a & 0xFFu, b & 0xFFu, c & 0xFFu, d & 0xFFu); }
-inline VBytes highest_bytes(VF a, VF b, VF c, VF d) { return pack_lanes(as_bits(a) >> 24, as_bits(b) >> 24, as_bits(c) >> 24, as_bits(d) >> 24); }
+[[gnu::always_inline]] inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) { return pack_lanes(a & 0xFFu, b & 0xFFu, c & 0xFFu, d & 0xFFu); }
+[[gnu::always_inline]] inline VBytes highest_bytes(VF a, VF b, VF c, VF d) { return pack_lanes(as_bits(a) >> 24, as_bits(b) >> 24, as_bits(c) >> 24, as_bits(d) >> 24); }
 
 inline bool any_lane(VI mask) { return _mm256_movemask_epi8((__m256i)mask) != 0; }
 

@@ -17,6 +17,10 @@ inline VU load_codes(const std::uint8_t* from) { return (VU)_mm512_cvtepu8_epi32
 inline VU load_codes(const std::uint16_t* from) { return (VU)_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
 inline void store_codes(std::uint8_t* to, VU codes) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8((__m512i)codes)); }
 inline void store_codes(std::uint16_t* to, VU codes) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16((__m512i)codes)); }
+/// The low byte of every 16-bit lane, side by side.
+inline void store_low_bytes(std::uint8_t* to, VWords words) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi16_epi8((__m512i)words));
+}
 inline VF widen_bf16(const std::uint16_t* from) { return as_float(load_codes(from) << 16); }
 inline VHalf widen_bytes(const std::uint8_t* from) { return (VHalf)_mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
 inline VF widen_half(VHalf half) { return (VF)_mm512_cvtph_ps((__m256i)half); }
@@ -32,7 +36,7 @@ inline Table make_table(const float* values) { return {load<VF>(values)}; }
 inline VF look_up(const Table& table, VU code) { return (VF)_mm512_permutexvar_ps((__m512i)code, (__m512)table.values); }
 
 /// Sixteen vectors to the one vector of their maxima: four levels, each halving vectors and lanes.
-inline VI max_of_each(const VI (&each)[16]) {
+[[gnu::always_inline]] inline VI max_of_each(const VI (&each)[16]) {
   const auto v = [&](int i) { return (__m512i)each[i]; };
   __m512i four[4];
   for (int i = 0; i < 4; ++i) {
@@ -66,7 +70,7 @@ struct LowBytes {
 
 /// One byte of every lane of four vectors, in order.
 template <int kByte>
-inline VBytes bytes_of_lanes(__m512i a, __m512i b, __m512i c, __m512i d) {
+[[gnu::always_inline]] inline VBytes bytes_of_lanes(__m512i a, __m512i b, __m512i c, __m512i d) {
   struct Indices {
     alignas(64) std::uint8_t at[64];
   };
@@ -79,8 +83,8 @@ inline VBytes bytes_of_lanes(__m512i a, __m512i b, __m512i c, __m512i d) {
   const __m512i low = _mm512_permutex2var_epi8(a, indices, b), high = _mm512_permutex2var_epi8(c, indices, d);
   return (VBytes)_mm512_inserti64x4(low, _mm512_castsi512_si256(high), 1);
 }
-inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) { return bytes_of_lanes<0>((__m512i)a, (__m512i)b, (__m512i)c, (__m512i)d); }
-inline VBytes highest_bytes(VF a, VF b, VF c, VF d) { return bytes_of_lanes<3>((__m512i)a, (__m512i)b, (__m512i)c, (__m512i)d); }
+[[gnu::always_inline]] inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) { return bytes_of_lanes<0>((__m512i)a, (__m512i)b, (__m512i)c, (__m512i)d); }
+[[gnu::always_inline]] inline VBytes highest_bytes(VF a, VF b, VF c, VF d) { return bytes_of_lanes<3>((__m512i)a, (__m512i)b, (__m512i)c, (__m512i)d); }
 
 inline bool any_lane(VI mask) { return _mm512_movepi32_mask((__m512i)mask) != 0; }
 
