@@ -23,6 +23,7 @@ struct Method {
   bool clip = false;     ///< scales are searched for the least loss, not taken from the extremes
   bool refine = false;   ///< learned rounding: codes and scales improved one at a time until none helps
   bool correct = false;  ///< weights aim at the plain model's outputs, so that they make good the errors of the layers before
+  bool tune = false;     ///< after all of these: codes, scales and norms follow the gradient of the whole model's divergence
   // Before all of these, folded into the weights; the model's function in floating point stays the same.
   bool rotate = false;       ///< the stream and the values' heads are rotated: no channel stands out
   bool smoothquant = false;  ///< outliers of inputs move into weights: for inputs that are rounded
@@ -31,6 +32,7 @@ struct Method {
   bool act_order = false;            ///< of GPTQ: columns in falling order of their input's energy, scales of blocks known beforehand
   double damping = 0.01;             ///< the share of the mean diagonal that is added to the Hessian's
   int sweeps = 8;                    ///< of refine, at most
+  int passes = 3;                    ///< of tune, over the text
   std::optional<double> strength{};  ///< of smoothquant: how much moves, 0 .. 1; none: searched for each input
 
   /// rtn, or steps joined by +.
@@ -38,10 +40,12 @@ struct Method {
   std::string to_string() const;
   bool is_rounding() const { return !folds() && !chooses_codes(); }
   bool folds() const { return rotate || smoothquant || awq; }
-  bool chooses_codes() const { return gptq || clip || refine || correct; }
+  bool chooses_codes() const { return fits_layers() || tune; }
+  /// Whether codes are chosen layer by layer, by what each sees of the text.
+  bool fits_layers() const { return gptq || clip || refine || correct; }
   /// Whether choosing codes needs second moments of the inputs; whether anything needs a text, or statistics of one.
   bool needs_hessian() const { return gptq || refine || correct; }
-  bool needs_calibration() const { return needs_hessian() || smoothquant || awq; }
+  bool needs_calibration() const { return needs_hessian() || smoothquant || awq || tune; }
 };
 
 /// A weight that a method has quantized. Losses are tr(E X^T X E^T) / tr(W X^T X W^T) with E = W - Q: the relative squared error of the
@@ -81,10 +85,24 @@ struct FittedModule {
 };
 using FitCallback = std::function<void(const FittedModule& fitted, std::size_t done, std::size_t modules)>;
 
+/// What the step tune did: the mean KL divergence of the answers from the plain model's, in nats, over windows that it did not learn from
+/// (one of 16; with fewer windows, over those it did).
+struct TuneReport {
+  double divergence_before = 0.0, divergence_after = 0.0;
+  int best_pass = 0;  ///< whose state was taken; 0: none was better than the start
+};
+struct TuneProgress {
+  int pass = 0;
+  double share = 0.0;       ///< of all passes that is done
+  double divergence = 0.0;  ///< of the step's own windows
+};
+using TuneCallback = std::function<void(const TuneProgress& progress)>;
+
 struct MethodReport {
   QuantizeReport files;
   std::vector<FittedModule> modules;  ///< in the order in which they were quantized
   std::int64_t fallbacks = 0;         ///< modules with one
+  std::optional<TuneReport> tuned{};
   double fit_seconds = 0.0;
 };
 
@@ -108,6 +126,7 @@ struct MethodRun {
   std::filesystem::path journal{};
   FitCallback fitted{};
   ProgressCallback progress{};
+  TuneCallback tuned{};
 };
 
 /// quantize_checkpoint by a method. Clip search without a calibration weighs all columns alike. Everything that can be known to go wrong is

@@ -117,7 +117,7 @@ def quantize_checkpoint(
     """Quantizes a checkpoint to a new directory: streaming, atomic, verified. Gives the error of every tensor.
 
     scheme: a scheme or a preset. rules: pattern -> scheme, the first that matches replaces it; patterns as in the command. method: rtn,
-    or steps joined by +: rotate, smoothquant, awq, correct, gptq, clip, refine; they read `windows` of token ids. on_nonfinite:
+    or steps joined by +: rotate, smoothquant, awq, correct, gptq, clip, refine, tune; they read `windows` of token ids. on_nonfinite:
     what becomes of a tensor with NaN or infinities that its scheme cannot hold: error, keep (as it is) or nearest (zero, the largest
     value); the result counts them. progress(name, bytes done, bytes total).
     """

@@ -97,6 +97,7 @@ void check_numbers(const Method& method) {
   if (method.strength && !(*method.strength >= 0.0 && *method.strength <= 1.0))
     throw InvalidArgument(fmt::format("the strength {} is not between 0 and 1", *method.strength));
   if (method.sweeps < 1) throw InvalidArgument("refine needs at least one sweep");
+  if (method.passes < 1) throw InvalidArgument("tune needs at least one pass over the text");
 }
 
 }  // namespace
@@ -112,6 +113,7 @@ FittedWeight fit_weight(const Tensor& w, const Scheme& scheme, std::span<const d
     throw InvalidArgument(fmt::format("the method {} needs the second moment of the layer's input", method.to_string()));
   if (method.folds()) throw InvalidArgument("rotate, smoothquant and awq change several layers at once; they are of whole models");
   if (method.correct) throw InvalidArgument("correct makes good what other layers did; it is of whole models");
+  if (method.tune) throw InvalidArgument("tune follows the gradient of a model's answers; it is of whole models");
   const Tensor values = convert(w, DType::kF32).contiguous();
   return fit(values, values, scheme, Input(second_moment, k, method), method);
 }
@@ -241,6 +243,8 @@ void check_method(const Method& method, const Recipe& recipe, const Plan& plan, 
   const CalibrationStatistics* statistics = calibration.windows.empty() ? calibration.statistics : nullptr;
   if (statistics != nullptr && method.correct)
     throw InvalidArgument("the step correct compares two models on a text; give tokens or text, not statistics");
+  if (statistics != nullptr && method.tune)
+    throw InvalidArgument("the step tune compares the answers of two models on a text; give tokens or text, not statistics");
   if (statistics != nullptr && method.rotate && method.needs_calibration())
     throw InvalidArgument("rotation changes all inputs, so that statistics of the plain model do not fit; give tokens or text");
   if (statistics != nullptr && method.smoothquant && !method.strength)
@@ -353,7 +357,7 @@ std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, cons
       fitter.take_known(group, rest);
       if (rest) fitter.take(group, {static_cast<std::int64_t>(seen.channel_max.size()), seen.second_moment});
     }
-  } else if (!calibration.windows.empty()) {
+  } else if (!calibration.windows.empty() && method.fits_layers()) {
     walk_layers(path, calibration.windows, method.correct, [&](const LayerInputs& layer) {
       bool rest = false;
       std::map<std::string, QuantizedTensor> replaced = fitter.take_known(layer.modules, rest);

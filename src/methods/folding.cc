@@ -89,7 +89,7 @@ FoldedModel::FoldedModel(const std::filesystem::path& input, const std::filesyst
     write(scaled_channels(plain, factors), plain);
     const std::vector<ChannelLink> links = channel_links(read_matching_config(plain));
     statistics_ = std::make_unique<CalibrationStatistics>(scaled_statistics(seen.statistics, links, factors));
-    if (!method.needs_hessian()) windows_ = {};  // clip search needs no more than these
+    if (!method.needs_hessian() && !method.tune) windows_ = {};  // clip search needs no more than these
   }
   if (lacks_scales(recipe_) && !calibration.windows.empty())
     set_static_scales(*recipe_.activations, see(path_, calibration.windows, false, false).statistics, calibration.range);

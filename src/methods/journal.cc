@@ -44,7 +44,7 @@ std::string fingerprint_of(const Checkpoint& input, const Plan& plan, const Meth
   for (const PlannedTensor& tensor : plan.tensors)
     add(fmt::format("{} {} {}", tensor.name, tensor.fate == Fate::kQuantize ? tensor.scheme.to_string() : "as it is",
                     stream_tensor(input, input.stored(tensor.name), [](std::span<const std::byte>) {})));
-  add(fmt::format("{} {} {} {}", method.to_string(), method.act_order, method.damping, method.sweeps));
+  add(fmt::format("{} {} {} {} {}", method.to_string(), method.act_order, method.damping, method.sweeps, method.passes));
   for (const auto& window : calibration.windows) {
     add(fmt::format("{} tokens", window.size()));
     hasher.add(std::as_bytes(std::span(window)));

@@ -18,7 +18,7 @@ struct Step {
 constexpr std::array kSteps{Step{"rotate", &Method::rotate}, Step{"smoothquant", &Method::smoothquant},
                             Step{"awq", &Method::awq},       Step{"correct", &Method::correct},
                             Step{"gptq", &Method::gptq},     Step{"clip", &Method::clip},
-                            Step{"refine", &Method::refine}};
+                            Step{"refine", &Method::refine}, Step{"tune", &Method::tune}};
 
 }  // namespace
 

@@ -5,8 +5,10 @@
 
 #include "io/atomic_file.h"
 #include "methods/fit.h"
+#include "methods/changed_checkpoint.h"
 #include "methods/folding.h"
 #include "methods/quantize_run.h"
+#include "methods/tune.h"
 #include "narrow/recipe.h"
 
 namespace narrow {
@@ -31,6 +33,20 @@ QuantizeReport execute(const QuantizeRun& run, const fs::path& output, ShardWork
   return report;
 }
 
+/// The plain checkpoint with the norms that the step tune learned, beside the output until this object goes.
+class TunedNorms {
+ public:
+  TunedNorms(const Checkpoint& plain, const fs::path& output, const std::map<std::string, Tensor>& norms) : place_(output) {
+    TensorChanges changes{.types = {}, .values = [&](const std::string& name) { return norms.at(name); }};
+    for (const auto& [name, values] : norms) changes.types.emplace(name, DType::kF32);
+    write_changed(plain, place_.place(), changes);
+  }
+  const fs::path& path() const { return place_.place(); }
+
+ private:
+  io::AtomicDirectory place_;
+};
+
 }  // namespace
 
 QuantizeReport quantize_checkpoint(const fs::path& input, const fs::path& output, const Recipe& recipe, const ProgressCallback& progress) {
@@ -49,21 +65,29 @@ MethodReport quantize_checkpoint(const fs::path& input, const fs::path& output, 
   MethodReport report;
   const auto begin = std::chrono::steady_clock::now();
   const FoldedModel model(input, output, recipe, method, calibration);
-  const QuantizeRun run(model.path(), model.recipe(), output);
+  std::optional<QuantizeRun> run(std::in_place, model.path(), model.recipe(), output);
   std::optional<Journal> journal;
   std::map<std::string, QuantizedTensor> fitted;
+  std::optional<TunedNorms> tuned;
   if (method.chooses_codes()) {
     const Calibration known = model.calibration();
     const bool keeps = !how.journal.empty();
-    journal.emplace(how.journal, keeps ? fingerprint_of(run.input(), run.plan(), method, known) : "");
-    fitted = fit_weights(run.input(), model.path(), run.plan(), method, known, *journal, how.fitted, report.modules);
+    journal.emplace(how.journal, keeps ? fingerprint_of(run->input(), run->plan(), method, known) : "");
+    fitted = fit_weights(run->input(), model.path(), run->plan(), method, known, *journal, how.fitted, report.modules);
+    if (method.tune) {
+      TunedModel made = tune(model.path(), std::move(fitted), known.windows, method.passes, how.tuned);
+      fitted = std::move(made.weights);
+      report.tuned = made.report;
+      tuned.emplace(run->input(), output, made.norms);
+      run.emplace(tuned->path(), model.recipe(), output);
+    }
   }
   report.fit_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const FittedWeights of = [&](const PlannedTensor& planned) {
     const auto made = fitted.find(planned.name);
     return made == fitted.end() ? std::nullopt : std::optional(made->second);
   };
-  report.files = execute(run, output, {.fitted = of, .fits_to_inputs = method.needs_hessian()}, how.progress);
+  report.files = execute(*run, output, {.fitted = of, .fits_to_inputs = method.needs_hessian() || method.tune}, how.progress);
   if (journal) journal->remove();
   report.fallbacks = std::count_if(report.modules.begin(), report.modules.end(),
                                    [](const FittedModule& module) { return !module.fallback.empty(); });

@@ -26,7 +26,7 @@ void check(const SearchOptions& options, std::span<const std::vector<std::int32_
   if ((options.bits && !(*options.bits > 0.0)) || (options.divergence && !(*options.divergence > 0.0)))
     throw InvalidArgument("search: a budget is a positive number");
   if (windows.empty() || options.probe_windows == 0) throw InvalidArgument("search: it measures on a text; give tokens or text");
-  if (options.method.folds() || options.method.correct)
+  if (options.method.folds() || options.method.correct || options.method.tune)
     throw InvalidArgument(
         fmt::format("search: layers are measured one at a time, and {} changes several at once", options.method.to_string()));
 }

@@ -48,7 +48,7 @@ const std::string& ShardedQuantize::fingerprint() const { return state_->fingerp
 void ShardedQuantize::check_output(const fs::path& output) const { state_->run.check_output(output); }
 
 void ShardedQuantize::check_fit(const Method& method, bool has_text) const {
-  if (method.folds())
+  if (method.folds() || method.tune)
     throw Unsupported(fmt::format("the method {} changes several layers at once; on a cluster there are correct, gptq, clip and refine",
                                   method.to_string()));
   if (!method.chooses_codes()) throw InvalidArgument(fmt::format("the method {} fits nothing", method.to_string()));

@@ -35,6 +35,7 @@ struct QuantizeCommandOptions {
   bool act_order = false, compat = false;
   ClusterOptions cluster;
   double damping = 0.01, strength = 0.5;
+  int passes = Method{}.passes;
 };
 
 /// The method; says in the command's words what it lacks.
@@ -42,6 +43,7 @@ Method make_method(const CLI::App& command, const QuantizeCommandOptions& option
   Method method = Method::parse(options.method);
   method.act_order = options.act_order;
   method.damping = options.damping;
+  method.passes = options.passes;
   if (command.count("--strength") > 0) method.strength = options.strength;
   const bool has_text = !options.tokens.tokens.empty() || !options.tokens.text.empty();
   const bool has_statistics = !options.recipe.activations.statistics.empty();
@@ -55,6 +57,7 @@ Method make_method(const CLI::App& command, const QuantizeCommandOptions& option
   if (!method.gptq && method.act_order) throw InvalidArgument(fmt::format("--act-order is of GPTQ; --method is {}", options.method));
   if (!method.needs_hessian() && command.count("--damping") > 0)
     throw InvalidArgument(fmt::format("--damping is of gptq, refine and correct; --method is {}", options.method));
+  if (!method.tune && command.count("--passes") > 0) throw InvalidArgument(fmt::format("--passes is of tune; --method is {}", options.method));
   return method;
 }
 
@@ -80,6 +83,14 @@ Json module_objects(const MethodReport& report) {
                        {"dead_columns", module.dead_columns},
                        {"fallback", module.fallback.empty() ? Json(nullptr) : Json(module.fallback)}});
   return modules;
+}
+
+/// What the step tune gained; null without it.
+Json tuned_object(const MethodReport& report) {
+  if (!report.tuned) return nullptr;
+  return {{"divergence_before", report.tuned->divergence_before},
+          {"divergence_after", report.tuned->divergence_after},
+          {"best_pass", report.tuned->best_pass}};
 }
 
 Json result_object(const QuantizeCommandOptions& options, const Recipe& recipe, const MethodReport& method) {
@@ -108,6 +119,7 @@ Json result_object(const QuantizeCommandOptions& options, const Recipe& recipe, 
           {"seconds", report.seconds},
           {"fit_seconds", method.fit_seconds},
           {"fallbacks", method.fallbacks},
+          {"tuned", tuned_object(method)},
           {"on_nonfinite", std::string(name_of(recipe.on_nonfinite))},
           {"kept", kept_objects(report.kept)},
           {"modules", module_objects(method)},
@@ -124,6 +136,9 @@ void print_modules(Context& context, const QuantizeCommandOptions& options, cons
                module.fallback.empty() ? "" : "rounded: " + module.fallback});
   context.print(table.render(context.out) + "\n");
   context.print(fmt::format("{} modules by {} in {}, {} rounded instead\n\n", report.modules.size(), options.method, report::duration_text(report.fit_seconds), report.fallbacks));
+  if (report.tuned)
+    context.print(fmt::format("tune: divergence {} -> {} nats, from pass {}\n\n", report::value_text(report.tuned->divergence_before),
+                              report::value_text(report.tuned->divergence_after), report.tuned->best_pass));
 }
 
 void print_summary(Context& context, const QuantizeCommandOptions& options, const Recipe& recipe, const QuantizeReport& report) {
@@ -221,7 +236,14 @@ void run_quantize(Context& context, const CLI::App& command, const QuantizeComma
   MethodReport report;
   {
     report::Progress fitting(stderr, context.progress_mode(), context.err, options.method, static_cast<std::int64_t>(fates.size()));
-    std::optional<report::Progress> progress;
+    constexpr std::int64_t kTuneParts = 1000;
+    std::optional<report::Progress> progress, tuning;
+    const auto tuned = [&](const TuneProgress& at) {
+      throw_if_interrupted();
+      if (!tuning) tuning.emplace(stderr, context.progress_mode(), context.err, "tune", kTuneParts);
+      tuning->update(fmt::format("pass {}", at.pass), fmt::format("divergence {}", report::value_text(at.divergence)),
+                     static_cast<std::uint64_t>(at.share * kTuneParts), kTuneParts);
+    };
     const auto fitted = [&](const FittedModule& module, std::size_t done, std::size_t modules) {
       throw_if_interrupted();
       fitting.update(module.module, fmt::format("loss {} -> {}", report::value_text(module.loss_before), report::value_text(module.loss_after)), done, modules);
@@ -233,7 +255,7 @@ void run_quantize(Context& context, const CLI::App& command, const QuantizeComma
       std::string detail = verified ? "verified" : fates[tensor.name];
       if (verified && tensor.quantized) detail += fmt::format("  {}", report::decibel_text(tensor.error.sqnr_db));
       progress->update(tensor.name, detail, tensor.bytes_done, tensor.bytes_total);
-    }});
+    }, tuned});
   }
   context.answer(result_object(options, recipe, report));
   print_modules(context, options, report);
@@ -260,9 +282,10 @@ void add_quantize(CLI::App& app, Context& context) {
       ->type_name("FORM");
   command->add_flag("--compat", options->compat,
                     "With --export: scales and codes by the rule of that runtime's own tools, not by narrow's");
-  command->add_option("--method", options->method, "How weights become codes: rtn (default), or steps joined by +:\nrotate, smoothquant, awq, correct, gptq, clip, refine")->option_text("METHOD");
+  command->add_option("--method", options->method, "How weights become codes: rtn (default), or steps joined by +:\nrotate, smoothquant, awq, correct, gptq, clip, refine, tune")->option_text("METHOD");
   command->add_flag("--act-order", options->act_order, "GPTQ: columns with the largest inputs first");
   command->add_option("--damping", options->damping, "Share of the Hessian's mean diagonal added to it (default 0.01)")->option_text("SHARE");
+  command->add_option("--passes", options->passes, "Tune: how often it reads the text (default 3)")->option_text("N");
   command->add_option("--journal", options->journal, "Keep here what the method has done; a killed run started again goes on from it")
       ->option_text("DIR");
   command->add_option("--strength", options->strength, "SmoothQuant: how much of the outliers moves, 0 .. 1 (default: searched)")
