@@ -113,6 +113,15 @@ void Journal::add(const std::string& tensor, const Entry& entry) const {
   write_safetensors(file_of(directory_, tensor), tensors, {{"module", m.module}, {"fallback", m.fallback}});
 }
 
+void Journal::keep(const std::string& step, const std::map<std::string, Tensor>& state) const {
+  if (!directory_.empty()) write_safetensors(file_of(directory_, step), state);
+}
+
+std::optional<Checkpoint> Journal::kept(const std::string& step) const {
+  if (directory_.empty() || !fs::exists(file_of(directory_, step))) return std::nullopt;
+  return open_checkpoint(file_of(directory_, step));
+}
+
 void Journal::remove() const {
   if (directory_.empty()) return;
   for (const auto& entry : fs::directory_iterator(directory_))  // the fingerprint last: weights never stand without it

@@ -2,7 +2,9 @@
 /// What a run by a method has done so far, on disk: one file per weight, so that a killed run goes on where it stopped.
 
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <string>
 
 #include "narrow/methods.h"
 
@@ -24,6 +26,10 @@ class Journal {
   std::optional<Entry> find(const std::string& tensor, const Scheme& scheme, const Shape& shape) const;
   /// Durable when it returns.
   void add(const std::string& tensor, const Entry& entry) const;
+  /// The state of a step that goes through the whole model, under its name: what it was given last, durable when `keep` returns.
+  void keep(const std::string& step, const std::map<std::string, Tensor>& state) const;
+  std::optional<Checkpoint> kept(const std::string& step) const;
+  bool is_kept_on_disk() const { return !directory_.empty(); }
   /// The run is complete: the directory goes.
   void remove() const;
 

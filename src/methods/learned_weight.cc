@@ -52,6 +52,21 @@ float Adam::Step::operator()(std::size_t i, float gradient) const {
   return mean * mean_factor_ / (std::sqrt(square * square_factor_) + kSmallest);
 }
 
+void Adam::visit_state(const std::string& name, const StateVisitor& visit) {
+  visit(name + ".mean", std::as_writable_bytes(std::span(mean_)));
+  visit(name + ".square", std::as_writable_bytes(std::span(square_)));
+}
+
+void LearnedWeight::visit_state(const std::string& name, const StateVisitor& visit) {
+  visit(name + ".codes", {q_.codes.data(), q_.codes.size()});
+  visit(name + ".places", std::as_writable_bytes(std::span(places_)));
+  code_moments_.visit_state(name + ".places", visit);
+  if (scales_.empty()) return;
+  visit(name + ".stored_scales", {q_.scales.data(), q_.scales.size()});
+  visit(name + ".scales", std::as_writable_bytes(std::span(scales_)));
+  scale_moments_.visit_state(name + ".scales", visit);
+}
+
 LearnedWeight::LearnedWeight(QuantizedTensor q)
     : q_(std::move(q)),
       grid_(q_.grid()),

@@ -1,11 +1,17 @@
 #pragma once
 /// A quantized weight whose codes and scales follow gradients.
 
+#include <functional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "narrow/quantize.h"
 
 namespace narrow {
+
+/// Sees the bytes that a learned thing consists of, each under a name of its own, to save or to restore them.
+using StateVisitor = std::function<void(const std::string& name, std::span<std::byte> bytes)>;
 
 /// Adam's rule: the direction is the gradient's running mean over the root of its running square, both corrected for their start at zero.
 class Adam {
@@ -21,6 +27,7 @@ class Adam {
     Adam& adam_;
     float mean_factor_, square_factor_;
   };
+  void visit_state(const std::string& name, const StateVisitor& visit);
 
  private:
   std::vector<float> mean_, square_;
@@ -37,6 +44,7 @@ class LearnedWeight {
   /// Moves against the gradient [n, k] of the values: places by at most about code_rate times the distance to the next codes, scales by
   /// scale_rate of themselves.
   void follow(const Tensor& gradient, std::int64_t step, float code_rate, float scale_rate);
+  void visit_state(const std::string& name, const StateVisitor& visit);
 
  private:
   void follow_rows(std::int64_t grid_row, const float* gradient, const Adam::Step& code_step, const Adam::Step& scale_step, float code_rate,

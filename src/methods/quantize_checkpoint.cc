@@ -75,7 +75,7 @@ MethodReport quantize_checkpoint(const fs::path& input, const fs::path& output, 
     journal.emplace(how.journal, keeps ? fingerprint_of(run->input(), run->plan(), method, known) : "");
     fitted = fit_weights(run->input(), model.path(), run->plan(), method, known, *journal, how.fitted, report.modules);
     if (method.tune) {
-      TunedModel made = tune(model.path(), std::move(fitted), known.windows, method.passes, how.tuned);
+      TunedModel made = tune(model.path(), std::move(fitted), known.windows, method.passes, *journal, how.tuned);
       fitted = std::move(made.weights);
       report.tuned = made.report;
       tuned.emplace(run->input(), output, made.norms);

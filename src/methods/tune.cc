@@ -12,6 +12,7 @@
 #include "methods/learned_weight.h"
 #include "model/gradient.h"
 #include "model/weights.h"
+#include "narrow/error.h"
 
 namespace narrow {
 namespace {
@@ -47,6 +48,10 @@ class LearnedNorm {
   void follow(const Tensor& gradient, std::int64_t step, float rate) {
     const Adam::Step of(moments_, step);
     for (std::size_t i = 0; i < factors_.size(); ++i) factors_[i] -= rate * of(i, gradient.as<float>()[i] * plain_.as<float>()[i]);
+  }
+  void visit_state(const std::string& name, const StateVisitor& visit) {
+    visit(name + ".factors", std::as_writable_bytes(std::span(factors_)));
+    moments_.visit_state(name + ".factors", visit);
   }
 
  private:
@@ -105,6 +110,16 @@ class Student {
     return divergence;
   }
 
+  void visit_state(const StateVisitor& visit) {
+    for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i]->visit_state(fmt::format("layers.{}", i), visit);
+    final_norm_->visit_state("final_norm", visit);
+  }
+  /// After the state was restored: everything that is made from it.
+  void apply_state() {
+    for (const auto& layer : layers_) layer->apply_state();
+    head_.norm = final_norm_->values();
+  }
+
   void copy_to(TunedModel& model) const {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = *layers_[i];
@@ -120,16 +135,26 @@ class Student {
   struct Layer {
     explicit Layer(DenseLayer plain) : dense(std::move(plain)), attention_norm(dense.attention_norm), mlp_norm(dense.mlp_norm) {}
     void follow(model::LayerGradients& gradients, std::int64_t step, float decay) {
+      for (std::size_t j = 0; j < learned.size(); ++j)
+        if (learned[j]) learned[j]->follow(*gradients.weights.all()[j], step, decay * kCodeRate, decay * kScaleRate);
+      attention_norm.follow(gradients.attention_norm, step, decay * kNormRate);
+      mlp_norm.follow(gradients.mlp_norm, step, decay * kNormRate);
+      apply_state();
+    }
+    void apply_state() {
       for (std::size_t j = 0; j < learned.size(); ++j) {
         if (!learned[j]) continue;
-        learned[j]->follow(*gradients.weights.all()[j], step, decay * kCodeRate, decay * kScaleRate);
         DenseLinear& linear = *dense.linears.all()[j];
         linear = DenseLinear(learned[j]->values(), linear.bias);
       }
-      attention_norm.follow(gradients.attention_norm, step, decay * kNormRate);
-      mlp_norm.follow(gradients.mlp_norm, step, decay * kNormRate);
       dense.attention_norm = attention_norm.values();
       dense.mlp_norm = mlp_norm.values();
+    }
+    void visit_state(const std::string& name, const StateVisitor& visit) {
+      for (std::size_t j = 0; j < learned.size(); ++j)
+        if (learned[j]) learned[j]->visit_state(names[j], visit);
+      attention_norm.visit_state(name + ".attention_norm", visit);
+      mlp_norm.visit_state(name + ".mlp_norm", visit);
     }
     DenseLayer dense;
     std::array<std::string, 7> names;
@@ -202,10 +227,58 @@ Texts shuffled(Texts texts, int pass) {
   return texts;
 }
 
+constexpr const char* kStep = "tune";
+
+Tensor bytes_tensor(std::span<std::byte> bytes) {
+  return Tensor::borrow(static_cast<const void*>(bytes.data()), DType::kU8, {static_cast<std::int64_t>(bytes.size())});
+}
+
+void restore_bytes(const Tensor& from, std::span<std::byte> to) {
+  if (from.byte_size() != to.size()) throw CorruptFile("the journal has the state of another model; remove it");
+  std::copy_n(from.data(), to.size(), to.data());
+}
+
+/// What the best pass left, by the same names as the state.
+void visit_best(TunedModel& best, const StateVisitor& visit) {
+  for (auto& [name, weight] : best.weights) {
+    visit("best." + name + ".codes", {weight.codes.data(), weight.codes.size()});
+    if (weight.scales.size() > 0) visit("best." + name + ".scales", {weight.scales.data(), weight.scales.size()});
+  }
+  for (auto& [name, norm] : best.norms) visit("best." + name, {norm.data(), norm.byte_size()});
+}
+
+/// The state after a pass.
+void save(const Journal& journal, int pass, std::int64_t step, Student& student, TunedModel& best) {
+  if (!journal.is_kept_on_disk()) return;
+  std::map<std::string, Tensor> state;
+  const StateVisitor add = [&](const std::string& name, std::span<std::byte> bytes) { state.emplace(name, bytes_tensor(bytes)); };
+  student.visit_state(add);
+  visit_best(best, add);
+  const std::array<double, 5> numbers{static_cast<double>(pass), static_cast<double>(step), best.report.divergence_before,
+                                      best.report.divergence_after, static_cast<double>(best.report.best_pass)};
+  state.emplace("numbers", Tensor::borrow(static_cast<const void*>(numbers.data()), DType::kF64, {5}));
+  journal.keep(kStep, state);
+}
+
+/// The last pass that the journal has, its state in place; 0: none.
+int restore(const Journal& journal, std::int64_t& step, Student& student, TunedModel& best) {
+  const std::optional<Checkpoint> state = journal.kept(kStep);
+  if (!state) return 0;
+  const StateVisitor take = [&](const std::string& name, std::span<std::byte> bytes) { restore_bytes(state->tensor(name), bytes); };
+  student.visit_state(take);
+  student.apply_state();
+  visit_best(best, take);
+  const Tensor numbers = state->tensor("numbers");
+  const double* n = numbers.as<double>();
+  step = static_cast<std::int64_t>(n[1]);
+  best.report = {n[2], n[3], static_cast<int>(n[4])};
+  return static_cast<int>(n[0]);
+}
+
 }  // namespace
 
 TunedModel tune(const std::filesystem::path& path, std::map<std::string, QuantizedTensor> weights,
-                std::span<const std::vector<std::int32_t>> windows, int passes, const TuneCallback& callback) {
+                std::span<const std::vector<std::int32_t>> windows, int passes, const Journal& journal, const TuneCallback& callback) {
   Texts learned, judged;
   for (std::size_t i = 0; i < windows.size(); ++i) {
     if (windows[i].empty()) continue;
@@ -228,10 +301,10 @@ TunedModel tune(const std::filesystem::path& path, std::map<std::string, Quantiz
   TunedModel best;
   best.weights = std::move(weights);
   student.copy_to(best);
-  const double before = judge();
-  best.report = {before, before, 0};
   std::int64_t step = 0;
-  for (int pass = 1; pass <= passes; ++pass) {
+  const int done = restore(journal, step, student, best);
+  if (done == 0) best.report.divergence_before = best.report.divergence_after = judge();
+  for (int pass = done + 1; pass <= passes; ++pass) {
     const std::vector<Texts> batches = batches_of(shuffled(learned, pass));
     for (std::size_t i = 0; i < batches.size(); ++i) {
       const double share = (pass - 1 + static_cast<double>(i) / static_cast<double>(batches.size())) / passes;
@@ -239,10 +312,12 @@ TunedModel tune(const std::filesystem::path& path, std::map<std::string, Quantiz
       if (callback) callback({pass, share, divergence});
     }
     const double after = judge();
-    if (after >= best.report.divergence_after) continue;
-    student.copy_to(best);
-    best.report.divergence_after = after;
-    best.report.best_pass = pass;
+    if (after < best.report.divergence_after) {
+      student.copy_to(best);
+      best.report.divergence_after = after;
+      best.report.best_pass = pass;
+    }
+    save(journal, pass, step, student, best);
   }
   return best;
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "methods/journal.h"
 #include "narrow/methods.h"
 
 namespace narrow {
@@ -19,8 +20,8 @@ struct TunedModel {
 };
 
 /// `weights`: the quantized tensors of the plain model at `path`, by name. The divergence after is never above the one before: the state of
-/// the best pass is what comes back.
+/// the best pass is what comes back. The journal has the state after the last whole pass, from which a run that was killed goes on.
 TunedModel tune(const std::filesystem::path& path, std::map<std::string, QuantizedTensor> weights,
-                std::span<const std::vector<std::int32_t>> windows, int passes, const TuneCallback& callback);
+                std::span<const std::vector<std::int32_t>> windows, int passes, const Journal& journal, const TuneCallback& callback);
 
 }  // namespace narrow
