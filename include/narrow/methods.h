@@ -127,6 +127,8 @@ struct MethodRun {
   FitCallback fitted{};
   ProgressCallback progress{};
   TuneCallback tuned{};
+  /// A directory in which the inputs of all tokens are kept, in place of memory, while weights are fitted layer by layer. Empty: none.
+  std::filesystem::path spill{};
 };
 
 /// quantize_checkpoint by a method. Clip search without a calibration weighs all columns alike. Everything that can be known to go wrong is

@@ -168,12 +168,14 @@ struct LayerInputs {
   /// has over this one's before the addition, [tokens, hidden]; empty for the others.
   std::span<const Tensor> plain{}, missing{};
   std::span<const std::size_t> chunk_ends{};  ///< of inputs, plain and missing: where each chunk of the text ends
+  std::function<void(const Tensor& part)> read{};  ///< to be told of parts that were read: spilled ones then leave memory
 };
 /// The weights that it gives back take the place of the model's own in everything that follows.
 using LayerVisitor = std::function<std::map<std::string, QuantizedTensor>(const LayerInputs& layer)>;
 /// Reads windows of tokens layer by layer: q, k, v; o; gate, up; down of the first layer, then of the next. Every input is computed with
 /// the weights that the visitor put in place before it. Holds the model, the stream and one input of all tokens; `with_plain`: two of each.
+/// `spill`: a directory that streams and inputs of all tokens are kept in, in place of memory; empty: none.
 void walk_layers(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows, bool with_plain,
-                 const LayerVisitor& visit);
+                 const LayerVisitor& visit, const std::filesystem::path& spill = {});
 
 }  // namespace narrow

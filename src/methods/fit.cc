@@ -171,6 +171,8 @@ std::vector<InputMoments> chunk_moments(const LayerInputs& layer) {
       add_second_moment(layer.inputs[i], sums.second_moment);
       if (!layer.plain.empty()) add_cross_moment(difference(layer.plain[i], layer.inputs[i]), layer.inputs[i], sums.change);
       if (!layer.missing.empty()) add_cross_moment(layer.missing[i], layer.inputs[i], sums.missing);
+      for (const std::span<const Tensor> parts : {layer.inputs, layer.plain, layer.missing})
+        if (layer.read && !parts.empty()) layer.read(parts[i]);
     }
   }
   return chunks;
@@ -346,7 +348,8 @@ class Fitter {
 
 std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, const std::filesystem::path& path, const Plan& plan,
                                                    const Method& method, const Calibration& calibration, const Journal& journal,
-                                                   const FitCallback& callback, std::vector<FittedModule>& modules) {
+                                                   const FitCallback& callback, std::vector<FittedModule>& modules,
+                                                   const std::filesystem::path& spill) {
   Fitter fitter(input, plan, method, journal, callback, modules);
   if (calibration.windows.empty() && calibration.statistics != nullptr) {
     std::map<std::string, std::vector<std::string>> groups;
@@ -358,7 +361,7 @@ std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, cons
       if (rest) fitter.take(group, {static_cast<std::int64_t>(seen.channel_max.size()), seen.second_moment});
     }
   } else if (!calibration.windows.empty() && method.fits_layers()) {
-    walk_layers(path, calibration.windows, method.correct, [&](const LayerInputs& layer) {
+    const LayerVisitor visit = [&](const LayerInputs& layer) {
       bool rest = false;
       std::map<std::string, QuantizedTensor> replaced = fitter.take_known(layer.modules, rest);
       if (!rest) return replaced;
@@ -366,7 +369,8 @@ std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, cons
       for (const InputMoments& chunk : chunk_moments(layer)) moments.add(chunk);
       replaced.merge(fitter.take(layer.modules, moments));
       return replaced;
-    });
+    };
+    walk_layers(path, calibration.windows, method.correct, visit, spill);
   }
   fitter.take_rest();
   return fitter.result();

@@ -73,7 +73,7 @@ MethodReport quantize_checkpoint(const fs::path& input, const fs::path& output, 
     const Calibration known = model.calibration();
     const bool keeps = !how.journal.empty();
     journal.emplace(how.journal, keeps ? fingerprint_of(run->input(), run->plan(), method, known) : "");
-    fitted = fit_weights(run->input(), model.path(), run->plan(), method, known, *journal, how.fitted, report.modules);
+    fitted = fit_weights(run->input(), model.path(), run->plan(), method, known, *journal, how.fitted, report.modules, how.spill);
     if (method.tune) {
       TunedModel made = tune(model.path(), std::move(fitted), known.windows, method.passes, *journal, how.tuned);
       fitted = std::move(made.weights);

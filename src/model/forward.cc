@@ -11,6 +11,7 @@
 #include "device/float_environment.h"
 #include "dispatch/attention.h"
 #include "dispatch/fused.h"
+#include "io/spill.h"
 #include "kernels/storage.h"
 #include "model/cuda/device_decoder.h"
 #include "model/kv_cache.h"
@@ -147,6 +148,7 @@ class Forward {
   /// Adds o or down of x to the stream.
   void add(const Linear& linear, const Tensor& x) { x_ = LinearInput(x).through(linear, x_); }
   const Tensor& stream() const { return x_; }
+  void keep_stream(const io::Spill& spill) { x_ = spill.keep(x_); }
 
  private:
   Tensor embed() const {
@@ -275,7 +277,8 @@ namespace {
 /// A text on its way through a model, one layer's step at a time for all batches.
 class Walk {
  public:
-  Walk(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows) : state_(model::load_state(path, {})) {
+  Walk(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows, const io::Spill& spill)
+      : state_(model::load_state(path, {})), spill_(spill) {
     constexpr std::size_t kTokens = 2048;
     // Every batch writes the same caches, one layer at a time, and nobody reads them afterwards.
     std::vector<WindowRange> cuts;
@@ -292,7 +295,10 @@ class Walk {
       batches_.emplace_back(*state_, sequences, nobody_);
     }
     inputs_.resize(batches_.size());
-    for (Forward& batch : batches_) batch.start();
+    for (Forward& batch : batches_) {
+      batch.start();
+      batch.keep_stream(spill_);
+    }
   }
 
   LayerWeights& layer(std::size_t index) { return state_->layers[index]; }
@@ -323,6 +329,8 @@ class Walk {
       const Tensor &mine = batches_[b].stream(), &theirs = other.batches_[b].stream();
       result.push_back(Tensor::empty(DType::kF32, mine.shape()));
       for (std::int64_t i = 0; i < mine.size(); ++i) result.back().as<float>()[i] = theirs.as<float>()[i] - mine.as<float>()[i];
+      result.back() = spill_.keep(result.back());
+      for (const Tensor& stream : {mine, theirs}) spill_.rest(stream);
     }
     return result;
   }
@@ -330,10 +338,16 @@ class Walk {
  private:
   template <typename Step>
   void each(const Step& step) {
-    for (std::size_t b = 0; b < batches_.size(); ++b) inputs_[b] = step(batches_[b], inputs_[b]);
+    for (std::size_t b = 0; b < batches_.size(); ++b) {
+      const Tensor before = batches_[b].stream();
+      inputs_[b] = spill_.keep(step(batches_[b], inputs_[b]));
+      if (batches_[b].stream().data() != before.data()) batches_[b].keep_stream(spill_);
+      spill_.rest(batches_[b].stream());
+    }
   }
 
   std::shared_ptr<Model::State> state_;
+  io::Spill spill_;
   const InputObserver nobody_;
   std::vector<KvCache> caches_;
   std::vector<Forward> batches_;
@@ -344,10 +358,11 @@ class Walk {
 }  // namespace
 
 void walk_layers(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows, bool with_plain,
-                 const LayerVisitor& visit) {
-  Walk walk(path, windows);
+                 const LayerVisitor& visit, const std::filesystem::path& place) {
+  const io::Spill spill(place);
+  Walk walk(path, windows, spill);
   std::optional<Walk> plain;
-  if (with_plain) plain.emplace(path, windows);
+  if (with_plain) plain.emplace(path, windows, spill);
   const auto step = [&](void (Walk::*go)(std::size_t), std::size_t layer) {
     (walk.*go)(layer);
     if (plain) ((*plain).*go)(layer);
@@ -358,7 +373,8 @@ void walk_layers(const std::filesystem::path& path, std::span<const std::vector<
     std::vector<Tensor> missing;
     if (plain && joins_stream) missing = walk.missing(*plain);
     const std::map<std::string, QuantizedTensor> replaced =
-        visit({modules, walk.inputs(), plain ? plain->inputs() : std::span<const Tensor>(), missing, walk.chunk_ends()});
+        visit({modules, walk.inputs(), plain ? plain->inputs() : std::span<const Tensor>(), missing, walk.chunk_ends(),
+               [&](const Tensor& part) { spill.rest(part); }});
     for (Linear* linear : linears)
       if (const auto found = replaced.find(linear->module); found != replaced.end()) linear->weight = prepare(found->second);
   };

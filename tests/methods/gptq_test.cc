@@ -207,6 +207,28 @@ TEST_F(GptqCheckpoint, WritesWhatWasFittedForAnyNumberOfThreads) {
   EXPECT_TRUE(files[0] == files[1]);
 }
 
+TEST_F(GptqCheckpoint, SpilledInputsGiveTheSameBytesAndLeaveNoFiles) {
+  const Recipe recipe = Recipe::of("int4:block32");
+  const Method method = Method::parse("correct+gptq");
+  const fs::path spill = place_ / "spill";
+  EXPECT_THROW(quantize_checkpoint(place_ / "in", place_ / "out", recipe, method, {.windows = windows_}, {.spill = spill}), IoError);
+  fs::create_directory(spill);
+  quantize_checkpoint(place_ / "in", place_ / "spilled", recipe, method, {.windows = windows_}, {.spill = spill});
+  quantize_checkpoint(place_ / "in", place_ / "held", recipe, method, {.windows = windows_});
+  EXPECT_TRUE(fs::is_empty(spill));
+  EXPECT_TRUE(test::read_bytes(place_ / "spilled" / "model.safetensors") == test::read_bytes(place_ / "held" / "model.safetensors"));
+  walk_layers(
+      place_ / "in", windows_, false,
+      [&](const LayerInputs& layer) {
+        const Tensor& x = layer.inputs.front();
+        const std::vector<float> before(x.as<float>(), x.as<float>() + x.size());
+        layer.read(x);  // out of memory, and back from the file
+        EXPECT_TRUE(std::equal(before.begin(), before.end(), x.as<float>())) << layer.modules.front();
+        return std::map<std::string, QuantizedTensor>{};
+      },
+      spill);
+}
+
 TEST_F(GptqCheckpoint, InputsComeFromQuantizedWeights) {
   // The first group's second moment gives the same codes alone; the next input differs from the plain model's.
   std::map<std::string, std::vector<float>> plain, replaced;

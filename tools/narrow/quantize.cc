@@ -29,7 +29,7 @@ using report::Paint;
 constexpr std::size_t kWorstShown = 5;
 
 struct QuantizeCommandOptions {
-  std::string input, output, form, journal, method = "rtn";
+  std::string input, output, form, journal, spill, method = "rtn";
   RecipeOptions recipe;
   TokenOptions tokens;
   bool act_order = false, compat = false;
@@ -57,6 +57,8 @@ Method make_method(const CLI::App& command, const QuantizeCommandOptions& option
   if (!method.gptq && method.act_order) throw InvalidArgument(fmt::format("--act-order is of GPTQ; --method is {}", options.method));
   if (!method.needs_hessian() && command.count("--damping") > 0)
     throw InvalidArgument(fmt::format("--damping is of gptq, refine and correct; --method is {}", options.method));
+  if (!options.spill.empty() && (!method.fits_layers() || !has_text))
+    throw InvalidArgument("--spill keeps what layers see of a text; give a method such as gptq, and --tokens or --text");
   if (!method.tune && command.count("--passes") > 0) throw InvalidArgument(fmt::format("--passes is of tune; --method is {}", options.method));
   return method;
 }
@@ -255,7 +257,7 @@ void run_quantize(Context& context, const CLI::App& command, const QuantizeComma
       std::string detail = verified ? "verified" : fates[tensor.name];
       if (verified && tensor.quantized) detail += fmt::format("  {}", report::decibel_text(tensor.error.sqnr_db));
       progress->update(tensor.name, detail, tensor.bytes_done, tensor.bytes_total);
-    }, tuned});
+    }, tuned, options.spill});
   }
   context.answer(result_object(options, recipe, report));
   print_modules(context, options, report);
@@ -285,6 +287,7 @@ void add_quantize(CLI::App& app, Context& context) {
   command->add_option("--method", options->method, "How weights become codes: rtn (default), or steps joined by +:\nrotate, smoothquant, awq, correct, gptq, clip, refine, tune")->option_text("METHOD");
   command->add_flag("--act-order", options->act_order, "GPTQ: columns with the largest inputs first");
   command->add_option("--damping", options->damping, "Share of the Hessian's mean diagonal added to it (default 0.01)")->option_text("SHARE");
+  command->add_option("--spill", options->spill, "Keep the layers' inputs for the whole text in files here, not in memory")->option_text("DIR");
   command->add_option("--passes", options->passes, "Tune: how often it reads the text (default 3)")->option_text("N");
   command->add_option("--journal", options->journal, "Keep here what the method has done; a killed run started again goes on from it")
       ->option_text("DIR");
