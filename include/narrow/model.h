@@ -178,4 +178,28 @@ using LayerVisitor = std::function<std::map<std::string, QuantizedTensor>(const 
 void walk_layers(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows, bool with_plain,
                  const LayerVisitor& visit, const std::filesystem::path& spill = {});
 
+/// Sees the gradient of a divergence by one tensor, in fp32 and of its shape; what it gives back takes the tensor's place from the next
+/// text on.
+using GradientVisitor = std::function<std::optional<Tensor>(const std::string& tensor, const Tensor& gradient)>;
+
+/// A plain decoder beside a copy of it whose tensors can be replaced: what the copy's answers lack, and which way each tensor should move.
+/// The same bits for any number of threads. Memory: the plain model, 8 bytes for every weight of the copy, and the inputs of all layers
+/// for the text at hand.
+class LearningModel {
+ public:
+  explicit LearningModel(const std::filesystem::path& plain);
+
+  /// The layers' norms and the final one, by tensor: fp32 as they were read.
+  std::map<std::string, Tensor> norms() const;
+  /// values: fp32 of the tensor's shape. A Linear weight, a norm, the embedding (a tied head with it) or the head; others are passed over.
+  void replace(const std::string& tensor, const Tensor& values);
+  /// The mean over all tokens of the windows of KL(plain || copy), in nats. With a visitor the way back too: it sees the final norm, then
+  /// layer by layer from the last to the first all weights and norms.
+  double divergence(std::span<const std::span<const std::int32_t>> windows, const GradientVisitor& visit = {});
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
 }  // namespace narrow

@@ -1,27 +1,15 @@
 #include "methods/tune.h"
 
 #include <algorithm>
-#include <cmath>
-#include <memory>
-#include <numeric>
+#include <array>
 #include <random>
 
-#include <fmt/format.h>
-
-#include "kernels/storage.h"
 #include "methods/learned_weight.h"
-#include "model/gradient.h"
-#include "model/weights.h"
 #include "narrow/error.h"
+#include "narrow/model.h"
 
 namespace narrow {
 namespace {
-
-using model::DenseHead;
-using model::DenseLayer;
-using model::DenseLinear;
-using model::LayerPass;
-using model::WindowBatch;
 
 /// Tokens of one step.
 constexpr std::size_t kStepTokens = 2048;
@@ -33,6 +21,15 @@ constexpr int kWidestLearned = 8;
 constexpr float kCodeRate = 0.02f, kScaleRate = 0.001f, kNormRate = 0.001f;
 
 using Texts = std::vector<std::span<const std::int32_t>>;
+
+QuantizedTensor copy_of(const QuantizedTensor& q) {
+  QuantizedTensor copy = q;
+  for (Buffer QuantizedTensor::*part : {&QuantizedTensor::codes, &QuantizedTensor::scales, &QuantizedTensor::zero_points}) {
+    copy.*part = Buffer::allocate((q.*part).size());
+    std::copy_n((q.*part).data(), (q.*part).size(), (copy.*part).data());
+  }
+  return copy;
+}
 
 /// The factors of one norm, each of which starts at 1.
 class LearnedNorm {
@@ -60,149 +57,53 @@ class LearnedNorm {
   Adam moments_;
 };
 
-/// A decoder with learned parts.
-class Student {
+/// All that is learned of a model, by tensor.
+class Learned {
  public:
-  Student(const Model::State& plain, const std::map<std::string, QuantizedTensor>& weights) : config_(plain.config) {
-    constexpr const char* kEmbedding = "model.embed_tokens.weight";
-    const auto embedding = weights.find(kEmbedding), head = weights.find(config_.tied_head ? kEmbedding : "lm_head.weight");
-    embedding_ = embedding != weights.end() ? dequantize(embedding->second) : convert(plain.embedding, DType::kF32).contiguous();
-    for (std::size_t i = 0; i < plain.layers.size(); ++i) {
-      const model::LayerWeights& from = plain.layers[i];
-      Layer& layer = *layers_.emplace_back(std::make_unique<Layer>(model::dense_layer(plain, i)));
-      const std::array<const model::Linear*, 7> linears{&from.q, &from.k, &from.v, &from.o, &from.gate, &from.up, &from.down};
-      for (std::size_t j = 0; j < linears.size(); ++j) {
-        layer.names[j] = linears[j]->module + ".weight";
-        const auto found = weights.find(layer.names[j]);
-        if (found == weights.end()) continue;
-        DenseLinear& linear = *layer.dense.linears.all()[j];
-        linear = DenseLinear(dequantize(found->second), linear.bias);
-        if (found->second.scheme.element.bits <= kWidestLearned) layer.learned[j] = std::make_unique<LearnedWeight>(copy_of(found->second));
+  Learned(LearningModel& model, const std::map<std::string, QuantizedTensor>& weights) : model_(model) {
+    for (const auto& [name, weight] : weights) {
+      model.replace(name, dequantize(weight));
+      if (weight.shape.size() == 2 && weight.scheme.element.bits <= kWidestLearned) weights_.try_emplace(name, copy_of(weight));
+    }
+    for (const auto& [name, norm] : model.norms()) norms_.try_emplace(name, norm);
+  }
+
+  /// One step over a text; `decay`: the share of the rates that is left.
+  double follow(const Texts& texts, float decay) {
+    ++step_;
+    return model_.divergence(texts, [&](const std::string& tensor, const Tensor& gradient) -> std::optional<Tensor> {
+      if (const auto norm = norms_.find(tensor); norm != norms_.end()) {
+        norm->second.follow(gradient, step_, decay * kNormRate);
+        return norm->second.values();
       }
-    }
-    head_ = model::dense_head(plain);
-    if (head != weights.end()) head_.linear = DenseLinear(dequantize(head->second), head_.linear.bias);
-    final_norm_ = std::make_unique<LearnedNorm>(plain.final_norm);
-  }
-
-  /// The mean divergence over the rows; with `step` > 0 everything learned then follows its gradient, layer by layer from the end.
-  double read(const Texts& texts, const Tensor& answers, std::int64_t step, float decay) {
-    const WindowBatch batch(config_, texts);
-    Tensor x = embed(texts, batch.rows);
-    std::vector<LayerPass> passes;
-    for (const auto& layer : layers_) {
-      LayerPass pass(config_, layer->dense, batch);
-      x = pass.forward(x);
-      if (step > 0) passes.push_back(std::move(pass));
-    }
-    const double rows = static_cast<double>(batch.rows);
-    if (step == 0) return model::head_divergence(config_, head_, x, answers, 0.0f, nullptr) / rows;
-    model::HeadGradients ends;
-    const double divergence = model::head_divergence(config_, head_, x, answers, 1.0f / static_cast<float>(batch.rows), &ends) / rows;
-    final_norm_->follow(ends.norm, step, decay * kNormRate);
-    head_.norm = final_norm_->values();
-    Tensor dx = ends.x;
-    for (std::size_t i = layers_.size(); i-- > 0; passes.pop_back()) {
-      model::LayerGradients gradients;
-      dx = passes.back().backward(dx, gradients);
-      layers_[i]->follow(gradients, step, decay);
-    }
-    return divergence;
-  }
-
-  void visit_state(const StateVisitor& visit) {
-    for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i]->visit_state(fmt::format("layers.{}", i), visit);
-    final_norm_->visit_state("final_norm", visit);
-  }
-  /// After the state was restored: everything that is made from it.
-  void apply_state() {
-    for (const auto& layer : layers_) layer->apply_state();
-    head_.norm = final_norm_->values();
+      const auto weight = weights_.find(tensor);
+      if (weight == weights_.end()) return std::nullopt;
+      weight->second.follow(gradient, step_, decay * kCodeRate, decay * kScaleRate);
+      return weight->second.values();
+    });
   }
 
   void copy_to(TunedModel& model) const {
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-      const Layer& layer = *layers_[i];
-      for (std::size_t j = 0; j < layer.names.size(); ++j)
-        if (layer.learned[j]) model.weights[layer.names[j]] = copy_of(layer.learned[j]->quantized());
-      model.norms[fmt::format("model.layers.{}.input_layernorm.weight", i)] = layer.attention_norm.values();
-      model.norms[fmt::format("model.layers.{}.post_attention_layernorm.weight", i)] = layer.mlp_norm.values();
-    }
-    model.norms["model.norm.weight"] = final_norm_->values();
+    for (const auto& [name, weight] : weights_) model.weights[name] = copy_of(weight.quantized());
+    for (const auto& [name, norm] : norms_) model.norms[name] = norm.values();
+  }
+
+  void visit_state(const StateVisitor& visit) {
+    for (auto& [name, weight] : weights_) weight.visit_state(name, visit);
+    for (auto& [name, norm] : norms_) norm.visit_state(name, visit);
+    visit("step", std::as_writable_bytes(std::span(&step_, 1)));
+  }
+  /// After the state was restored.
+  void put_in_place() {
+    for (const auto& [name, weight] : weights_) model_.replace(name, weight.values());
+    for (const auto& [name, norm] : norms_) model_.replace(name, norm.values());
   }
 
  private:
-  struct Layer {
-    explicit Layer(DenseLayer plain) : dense(std::move(plain)), attention_norm(dense.attention_norm), mlp_norm(dense.mlp_norm) {}
-    void follow(model::LayerGradients& gradients, std::int64_t step, float decay) {
-      for (std::size_t j = 0; j < learned.size(); ++j)
-        if (learned[j]) learned[j]->follow(*gradients.weights.all()[j], step, decay * kCodeRate, decay * kScaleRate);
-      attention_norm.follow(gradients.attention_norm, step, decay * kNormRate);
-      mlp_norm.follow(gradients.mlp_norm, step, decay * kNormRate);
-      apply_state();
-    }
-    void apply_state() {
-      for (std::size_t j = 0; j < learned.size(); ++j) {
-        if (!learned[j]) continue;
-        DenseLinear& linear = *dense.linears.all()[j];
-        linear = DenseLinear(learned[j]->values(), linear.bias);
-      }
-      dense.attention_norm = attention_norm.values();
-      dense.mlp_norm = mlp_norm.values();
-    }
-    void visit_state(const std::string& name, const StateVisitor& visit) {
-      for (std::size_t j = 0; j < learned.size(); ++j)
-        if (learned[j]) learned[j]->visit_state(names[j], visit);
-      attention_norm.visit_state(name + ".attention_norm", visit);
-      mlp_norm.visit_state(name + ".mlp_norm", visit);
-    }
-    DenseLayer dense;
-    std::array<std::string, 7> names;
-    std::array<std::unique_ptr<LearnedWeight>, 7> learned;  ///< none: the weight is not quantized
-    LearnedNorm attention_norm, mlp_norm;
-  };
-
-  static QuantizedTensor copy_of(const QuantizedTensor& q) {
-    QuantizedTensor copy = q;
-    for (Buffer QuantizedTensor::*part : {&QuantizedTensor::codes, &QuantizedTensor::scales, &QuantizedTensor::zero_points}) {
-      copy.*part = Buffer::allocate((q.*part).size());
-      std::copy_n((q.*part).data(), (q.*part).size(), (copy.*part).data());
-    }
-    return copy;
-  }
-
-  Tensor embed(const Texts& texts, std::int64_t rows) const {
-    Tensor x = Tensor::empty(DType::kF32, {rows, config_.hidden});
-    float* to = x.as<float>();
-    for (const auto& text : texts)
-      for (const std::int32_t token : text) to = std::copy_n(embedding_.as<float>() + token * config_.hidden, config_.hidden, to);
-    return x;
-  }
-
-  const ModelConfig& config_;
-  Tensor embedding_;
-  std::vector<std::unique_ptr<Layer>> layers_;
-  DenseHead head_;
-  std::unique_ptr<LearnedNorm> final_norm_;
-};
-
-/// The plain model's logits.
-class Teacher {
- public:
-  explicit Teacher(std::shared_ptr<const Model::State> state) : model_(std::move(state)) {}
-  Tensor read(const Texts& texts) {
-    std::vector<Sequence> sequences;
-    while (caches_.size() < texts.size()) caches_.push_back(model_.make_cache());
-    for (std::size_t i = 0; i < texts.size(); ++i) {
-      caches_[i].truncate(0);
-      sequences.push_back({texts[i], &caches_[i]});
-    }
-    return model_.forward(sequences);
-  }
-
- private:
-  Model model_;
-  std::vector<KvCache> caches_;
+  LearningModel& model_;
+  std::map<std::string, LearnedWeight> weights_;
+  std::map<std::string, LearnedNorm> norms_;
+  std::int64_t step_ = 0;
 };
 
 /// Windows in batches of a step's tokens, in the order given.
@@ -227,18 +128,21 @@ Texts shuffled(Texts texts, int pass) {
   return texts;
 }
 
+/// The mean divergence over all tokens.
+double judge(LearningModel& model, const Texts& texts) {
+  double sum = 0.0, tokens = 0.0;
+  for (const Texts& batch : batches_of(texts)) {
+    double count = 0.0;
+    for (const auto& text : batch) count += static_cast<double>(text.size());
+    sum += model.divergence(batch) * count;
+    tokens += count;
+  }
+  return sum / tokens;
+}
+
 constexpr const char* kStep = "tune";
 
-Tensor bytes_tensor(std::span<std::byte> bytes) {
-  return Tensor::borrow(static_cast<const void*>(bytes.data()), DType::kU8, {static_cast<std::int64_t>(bytes.size())});
-}
-
-void restore_bytes(const Tensor& from, std::span<std::byte> to) {
-  if (from.byte_size() != to.size()) throw CorruptFile("the journal has the state of another model; remove it");
-  std::copy_n(from.data(), to.size(), to.data());
-}
-
-/// What the best pass left, by the same names as the state.
+/// What the best pass left.
 void visit_best(TunedModel& best, const StateVisitor& visit) {
   for (auto& [name, weight] : best.weights) {
     visit("best." + name + ".codes", {weight.codes.data(), weight.codes.size()});
@@ -248,30 +152,35 @@ void visit_best(TunedModel& best, const StateVisitor& visit) {
 }
 
 /// The state after a pass.
-void save(const Journal& journal, int pass, std::int64_t step, Student& student, TunedModel& best) {
+void save(const Journal& journal, int pass, Learned& learned, TunedModel& best) {
   if (!journal.is_kept_on_disk()) return;
   std::map<std::string, Tensor> state;
-  const StateVisitor add = [&](const std::string& name, std::span<std::byte> bytes) { state.emplace(name, bytes_tensor(bytes)); };
-  student.visit_state(add);
+  const StateVisitor add = [&](const std::string& name, std::span<std::byte> bytes) {
+    state.emplace(name, Tensor::borrow(static_cast<const void*>(bytes.data()), DType::kU8, {static_cast<std::int64_t>(bytes.size())}));
+  };
+  learned.visit_state(add);
   visit_best(best, add);
-  const std::array<double, 5> numbers{static_cast<double>(pass), static_cast<double>(step), best.report.divergence_before,
-                                      best.report.divergence_after, static_cast<double>(best.report.best_pass)};
-  state.emplace("numbers", Tensor::borrow(static_cast<const void*>(numbers.data()), DType::kF64, {5}));
+  const std::array<double, 4> numbers{static_cast<double>(pass), best.report.divergence_before, best.report.divergence_after,
+                                      static_cast<double>(best.report.best_pass)};
+  state.emplace("numbers", Tensor::borrow(static_cast<const void*>(numbers.data()), DType::kF64, {4}));
   journal.keep(kStep, state);
 }
 
 /// The last pass that the journal has, its state in place; 0: none.
-int restore(const Journal& journal, std::int64_t& step, Student& student, TunedModel& best) {
+int restore(const Journal& journal, Learned& learned, TunedModel& best) {
   const std::optional<Checkpoint> state = journal.kept(kStep);
   if (!state) return 0;
-  const StateVisitor take = [&](const std::string& name, std::span<std::byte> bytes) { restore_bytes(state->tensor(name), bytes); };
-  student.visit_state(take);
-  student.apply_state();
+  const StateVisitor take = [&](const std::string& name, std::span<std::byte> bytes) {
+    const Tensor from = state->tensor(name);
+    if (from.byte_size() != bytes.size()) throw CorruptFile("the journal has the state of another model; remove it");
+    std::copy_n(from.data(), bytes.size(), bytes.data());
+  };
+  learned.visit_state(take);
+  learned.put_in_place();
   visit_best(best, take);
   const Tensor numbers = state->tensor("numbers");
   const double* n = numbers.as<double>();
-  step = static_cast<std::int64_t>(n[1]);
-  best.report = {n[2], n[3], static_cast<int>(n[4])};
+  best.report = {n[1], n[2], static_cast<int>(n[3])};
   return static_cast<int>(n[0]);
 }
 
@@ -279,45 +188,33 @@ int restore(const Journal& journal, std::int64_t& step, Student& student, TunedM
 
 TunedModel tune(const std::filesystem::path& path, std::map<std::string, QuantizedTensor> weights,
                 std::span<const std::vector<std::int32_t>> windows, int passes, const Journal& journal, const TuneCallback& callback) {
-  Texts learned, judged;
+  Texts text, judged;
   for (std::size_t i = 0; i < windows.size(); ++i) {
     if (windows[i].empty()) continue;
-    (windows.size() >= kKeptBack && i % kKeptBack == kKeptBack - 1 ? judged : learned).push_back(windows[i]);
+    (windows.size() >= kKeptBack && i % kKeptBack == kKeptBack - 1 ? judged : text).push_back(windows[i]);
   }
-  if (judged.empty()) judged = learned;
-  const std::shared_ptr<Model::State> state = model::load_state(path, {});
-  Teacher teacher(state);
-  Student student(*state, weights);
-  const auto judge = [&] {
-    double sum = 0.0, tokens = 0.0;
-    for (const Texts& batch : batches_of(judged)) {
-      double count = 0.0;
-      for (const auto& text : batch) count += static_cast<double>(text.size());
-      sum += student.read(batch, teacher.read(batch), 0, 0.0f) * count;
-      tokens += count;
-    }
-    return sum / tokens;
-  };
+  if (judged.empty()) judged = text;
+  LearningModel model(path);
+  Learned learned(model, weights);
   TunedModel best;
   best.weights = std::move(weights);
-  student.copy_to(best);
-  std::int64_t step = 0;
-  const int done = restore(journal, step, student, best);
-  if (done == 0) best.report.divergence_before = best.report.divergence_after = judge();
+  learned.copy_to(best);
+  const int done = restore(journal, learned, best);
+  if (done == 0) best.report.divergence_before = best.report.divergence_after = judge(model, judged);
   for (int pass = done + 1; pass <= passes; ++pass) {
-    const std::vector<Texts> batches = batches_of(shuffled(learned, pass));
+    const std::vector<Texts> batches = batches_of(shuffled(text, pass));
     for (std::size_t i = 0; i < batches.size(); ++i) {
       const double share = (pass - 1 + static_cast<double>(i) / static_cast<double>(batches.size())) / passes;
-      const double divergence = student.read(batches[i], teacher.read(batches[i]), ++step, static_cast<float>(1.0 - share));
+      const double divergence = learned.follow(batches[i], static_cast<float>(1.0 - share));
       if (callback) callback({pass, share, divergence});
     }
-    const double after = judge();
+    const double after = judge(model, judged);
     if (after < best.report.divergence_after) {
-      student.copy_to(best);
+      learned.copy_to(best);
       best.report.divergence_after = after;
       best.report.best_pass = pass;
     }
-    save(journal, pass, step, student, best);
+    save(journal, pass, learned, best);
   }
   return best;
 }
