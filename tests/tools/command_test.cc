@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "model/small_model.h"
 #include "narrow/checkpoint.h"
 #include "narrow/cuda.h"
 #include "narrow/quantize.h"
@@ -256,6 +257,46 @@ TEST_F(CommandTest, ThreadsAndInstructionSetsDoNotChangeABit) {
   }
   const auto inspect = [&](const char* threads) { return narrow({"inspect", model(), "--json", "--threads", threads}).out; };
   EXPECT_EQ(inspect("1"), inspect("2"));
+}
+
+class DecoderCommandTest : public CommandTest {
+ protected:
+  void SetUp() override {
+    CommandTest::SetUp();
+    test::write_decoder(path("decoder"), {});
+    const Tensor windows = Tensor::empty(DType::kI32, {4, 24});
+    const std::vector<std::int32_t> tokens = test::random_tokens(static_cast<std::size_t>(windows.size()), 96, 1);
+    std::copy(tokens.begin(), tokens.end(), windows.as<std::int32_t>());
+    write_safetensors(path("tokens.safetensors"), {{"calib", windows}});
+  }
+};
+
+TEST_F(DecoderCommandTest, SearchWritesItsReportAsOnePage) {
+  const json found =
+      narrow_json({"search", path("decoder"), "--bits", "6", "--menu", "int4:row", "int8:row", "--tokens", path("tokens.safetensors"),
+                   "--probe-windows", "1", "-o", path("mix.yaml"), "--report", path("mix.html")});
+  const std::string page = read_all(path("mix.html"));
+  const auto count = [&](const std::string& part) {
+    std::size_t times = 0;
+    for (std::size_t at = page.find(part); at != std::string::npos; at = page.find(part, at + 1)) ++times;
+    return times;
+  };
+  for (const json& module : found["modules"]) EXPECT_EQ(count("<tr><td>" + module["module"].get<std::string>() + "<td"), 1u) << module;
+  EXPECT_EQ(count("<td class=chosen"), found["modules"].size());
+  EXPECT_EQ(count("<th>int4:row") + count("<th>int8:row"), 2u);
+  EXPECT_EQ(count("bits: "), found["curve"].size());
+  EXPECT_THAT(page, Not(HasSubstr("<script")));
+  EXPECT_THAT(page, Not(HasSubstr("nan")));
+}
+
+TEST_F(DecoderCommandTest, TuneSaysWhatItGained) {
+  const json made = narrow_json({"quantize", path("decoder"), path("tuned"), "int3:row", "--method", "clip+tune", "--passes", "4",
+                                 "--tokens", path("tokens.safetensors"), "--spill", path(".")});
+  EXPECT_GT(made["tuned"]["best_pass"], 0);
+  EXPECT_LT(made["tuned"]["divergence_after"], made["tuned"]["divergence_before"]);
+  expect_failure(narrow({"quantize", path("decoder"), path("not"), "int3:row", "--passes", "4"}), 2, "--passes is of tune");
+  expect_failure(narrow({"quantize", path("decoder"), path("not"), "int3:row", "--spill", path(".")}), 2, "--spill keeps what layers see");
+  EXPECT_EQ(narrow_json({"quantize", path("decoder"), path("plain"), "int3:row"})["tuned"], nullptr);
 }
 
 TEST_F(CommandTest, VerifyNamesTheDamagedTensor) {

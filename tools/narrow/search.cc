@@ -13,6 +13,7 @@
 #include "narrow/search.h"
 #include "report/numbers.h"
 #include "report/table.h"
+#include "search_page.h"
 #include "value_checks.h"
 
 namespace narrow::command {
@@ -23,7 +24,7 @@ using report::Json;
 using report::Paint;
 
 struct SearchCommandOptions {
-  std::string model, output, size, statistics, method = "rtn";
+  std::string model, output, page, size, statistics, method = "rtn";
   double bits = 0.0, divergence = 0.0;
   std::vector<std::string> menu, ignore;
   std::size_t probe_windows = 8;
@@ -99,6 +100,7 @@ void run_search(Context& context, const CLI::App& command, const SearchCommandOp
     result = search_schemes(options.model, windows, how);
   }
   if (!options.output.empty()) io::write_text(options.output, recipe_yaml(result.recipe));
+  if (!options.page.empty()) io::write_text(options.page, search_page(options.model, result));
   context.answer(result_object(options, result));
   report::Table table(
       {{"module", Align::kLeft, true}, {"scheme"}, {"bits", Align::kRight}, {"KL alone", Align::kRight}, {"predicted KL", Align::kRight}});
@@ -134,6 +136,8 @@ void add_search(CLI::App& app, Context& context) {
   command->add_option("--max-kl", options->divergence, "The budget: the largest predicted KL divergence; the smallest model is found")
       ->option_text("NATS");
   command->add_option("-o,--output", options->output, "Write the recipe here")->option_text("FILE");
+  command->add_option("--report", options->page, "Write a page here: every layer in every scheme, and the curve of budgets")
+      ->option_text("FILE");
   command->add_option("--menu", options->menu, "The schemes to choose from (default: ten of 3 to 8 bits)")->option_text("SCHEME ...");
   command->add_option("--method", options->method, "How the weights will be quantized: rtn (default), gptq+clip, ..")
       ->option_text("METHOD");
