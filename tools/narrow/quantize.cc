@@ -201,6 +201,7 @@ TokenWindows calibration_windows(const QuantizeCommandOptions& options) {
 void run_on_cluster(const Context& context, const QuantizeCommandOptions& options, const Recipe& recipe, const Method& method) {
   check_cluster_address(options.cluster.address);
   if (!options.form.empty()) throw InvalidArgument("--export is of one process; quantize on the cluster first, then narrow convert the result");
+  if (!options.spill.empty()) throw InvalidArgument("--spill is of one process; on a cluster each worker holds its share of the text");
   if (!options.journal.empty()) throw InvalidArgument("--journal is of one process; on a cluster the workers keep one beside OUT while they run");
   const TokenWindows windows = calibration_windows(options);
   if (method.needs_calibration() && windows.empty())
