@@ -18,6 +18,7 @@
 #include "report/numbers.h"
 #include "report/table.h"
 #include "special_report.h"
+#include "value_checks.h"
 
 namespace narrow::command {
 namespace {
@@ -289,7 +290,9 @@ void add_quantize(CLI::App& app, Context& context) {
   command->add_flag("--act-order", options->act_order, "GPTQ: columns with the largest inputs first");
   command->add_option("--damping", options->damping, "Share of the Hessian's mean diagonal added to it (default 0.01)")->option_text("SHARE");
   command->add_option("--spill", options->spill, "Keep the layers' inputs for the whole text in files here, not in memory")->option_text("DIR");
-  command->add_option("--passes", options->passes, "Tune: how often it reads the text (default 3)")->option_text("N");
+  command->add_option("--passes", options->passes, "Tune: how often it reads the text (default 3)")
+      ->option_text("N")
+      ->check(number_from(1, 1000));
   command->add_option("--journal", options->journal, "Keep here what the method has done; a killed run started again goes on from it")
       ->option_text("DIR");
   command->add_option("--strength", options->strength, "SmoothQuant: how much of the outliers moves, 0 .. 1 (default: searched)")

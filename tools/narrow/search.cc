@@ -83,7 +83,8 @@ void run_search(Context& context, const CLI::App& command, const SearchCommandOp
   if (!options.size.empty()) how.bytes = parse_size(options.size);
   if (how.bits.has_value() + how.bytes.has_value() + how.divergence.has_value() != 1)
     throw InvalidArgument("search needs one budget: --bits BITS, --size SIZE or --max-kl NATS");
-  if (!options.output.empty()) check_output_file(options.output);
+  for (const std::string& file : {options.output, options.page})
+    if (!file.empty()) check_output_file(file);
   how.probe_windows = options.probe_windows;
   const TokenWindows windows = load_tokens(options.tokens, options.model).windows;
   std::optional<CalibrationStatistics> statistics;
