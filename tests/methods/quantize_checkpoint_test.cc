@@ -281,7 +281,7 @@ TEST(QuantizeCheckpoint, RefusesBeforeAnyWork) {
   expect_refused(place / "in", place / "in" / "out", "inside the input");
   expect_refused(place / "in", place / "link" / "out", "inside the input");
   expect_refused(place / "in", place / "full", "is not empty");
-  expect_refused(place / "in", place / "file", "is not a directory");
+  expect_refused(place / "in", place / "file", "exists already");
   expect_refused(place / "in", place / "file" / "out", "is not a directory");
   expect_refused(place / "in", place / "absent" / "out", "is not a directory");
   expect_refused(place / "in", "", "not named");
