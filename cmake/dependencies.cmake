@@ -28,4 +28,7 @@ if(NOT NARROW_EIGEN)
 endif()
 target_include_directories(narrow_headers SYSTEM INTERFACE ${NARROW_EIGEN})
 
+if(NARROW_STATIC_COMMAND)  # an archive, not a shared object
+  set(CMAKE_FIND_LIBRARY_SUFFIXES .a)
+endif()
 find_package(OpenMP REQUIRED COMPONENTS CXX)
