@@ -295,6 +295,7 @@ TEST_F(DecoderCommandTest, TuneSaysWhatItGained) {
   EXPECT_GT(made["tuned"]["best_pass"], 0);
   EXPECT_LT(made["tuned"]["divergence_after"], made["tuned"]["divergence_before"]);
   expect_failure(narrow({"quantize", path("decoder"), path("not"), "int3:row", "--passes", "4"}), 2, "--passes is of tune");
+  expect_failure(narrow({"quantize", path("decoder"), path("not"), "int3:row", "--method", "tune"}), 2, "--tokens FILE or --text FILE");
   expect_failure(narrow({"quantize", path("decoder"), path("not"), "int3:row", "--spill", path(".")}), 2, "--spill keeps what layers see");
   EXPECT_EQ(narrow_json({"quantize", path("decoder"), path("plain"), "int3:row"})["tuned"], nullptr);
 }

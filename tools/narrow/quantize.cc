@@ -49,8 +49,9 @@ Method make_method(const CLI::App& command, const QuantizeCommandOptions& option
   const bool has_text = !options.tokens.tokens.empty() || !options.tokens.text.empty();
   const bool has_statistics = !options.recipe.activations.statistics.empty();
   if (method.needs_calibration() && !has_text && !has_statistics)
-    throw InvalidArgument(
-        fmt::format("--method {} needs a text to calibrate with: --tokens FILE, --text FILE or --stats FILE", options.method));
+    throw InvalidArgument(fmt::format("--method {} needs a text to calibrate with: {}", options.method,
+                                      method.correct || method.tune ? "--tokens FILE or --text FILE"
+                                                                    : "--tokens FILE, --text FILE or --stats FILE"));
   if (method.is_rounding() && has_text)
     throw InvalidArgument("--tokens and --text are what a method is calibrated with; add --method gptq or another");
   if (!method.chooses_codes() && !options.journal.empty())
