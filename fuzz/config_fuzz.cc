@@ -2,18 +2,9 @@
 #include <cmath>
 
 #include "as_file.h"
-#include "json_mutator.h"
+#include "json_target.h"
 #include "narrow/error.h"
 #include "narrow/model.h"
-
-extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
-  return narrow::fuzz::mutate_json(data, size, most, seed);
-}
-
-extern "C" std::size_t LLVMFuzzerCustomCrossOver(const std::uint8_t* first, std::size_t first_size, const std::uint8_t* second,
-                                                 std::size_t second_size, std::uint8_t* out, std::size_t most, unsigned seed) {
-  return narrow::fuzz::cross_json(first, first_size, second, second_size, out, most, seed);
-}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static narrow::fuzz::AsFile file;

@@ -4,17 +4,8 @@
 #include <string_view>
 
 #include "io/checkpoint_directory.h"
-#include "json_mutator.h"
+#include "json_target.h"
 #include "narrow/error.h"
-
-extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
-  return narrow::fuzz::mutate_json(data, size, most, seed);
-}
-
-extern "C" std::size_t LLVMFuzzerCustomCrossOver(const std::uint8_t* first, std::size_t first_size, const std::uint8_t* second,
-                                                 std::size_t second_size, std::uint8_t* out, std::size_t most, unsigned seed) {
-  return narrow::fuzz::cross_json(first, first_size, second, second_size, out, most, seed);
-}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
