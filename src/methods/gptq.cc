@@ -40,7 +40,7 @@ class Columns {
         importance_[static_cast<std::size_t>(order_[static_cast<std::size_t>(c)])] = 1.0 / (diagonal * diagonal);
       }
     }
-    is_static_ = grid_.whole_tensor || (!in_order_ && tile() < k_);
+    is_static_ = grid_.whole_tensor || !clip_ || (!in_order_ && tile() < k_);
     if (is_static_)
       for (std::int64_t col = 0; col < k_; col += tile()) make_scales(w.as<float>(), col);
     for (std::int64_t row = 0; row < n_; ++row)

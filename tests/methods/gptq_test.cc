@@ -66,6 +66,20 @@ TEST(Gptq, LossFallsForNarrowSchemes) {
   }
 }
 
+TEST(Gptq, ScalesAreThoseOfTheWeightUnlessSearched) {
+  const Tensor w = test::random_values(DType::kF32, {16, 256}, 9, 0.1f);
+  const std::vector<double> moment = correlated_moment(600, 256);
+  for (const char* name : {"int4:block128", "int3:block64", "nvfp4", "msfp12"}) {
+    const Scheme scheme = Scheme::parse(name);
+    const auto scales_of = [&](const Method& method) {
+      const QuantizedTensor made = fit_weight(w, scheme, moment, method).quantized;
+      return std::vector<std::byte>(made.scales.bytes().begin(), made.scales.bytes().end());
+    };
+    EXPECT_EQ(scales_of({.gptq = true}), scales_of({})) << name;
+    EXPECT_NE(scales_of({.gptq = true, .clip = true}), scales_of({})) << name;
+  }
+}
+
 TEST(Gptq, ClipSearchLowersTheWeightedError) {
   Tensor w = test::random_values(DType::kF32, {64, 256}, 3, 0.1f);
   for (std::int64_t row = 0; row < 64; ++row) w.as<float>()[row * 256 + row] = 0.9f;  // an outlier for each row's scale
