@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "narrow/matmul.h"
+#include "tensor/transposed.h"
 
 namespace narrow {
 
@@ -10,18 +11,10 @@ namespace {
 
 constexpr std::int64_t kPart = 1024;  // rows whose fp32 sum is exact enough
 
-/// Rows begin .. begin + count of x [rows, cols], transposed.
-Tensor transposed_part(const Tensor& x, std::int64_t begin, std::int64_t count) {
-  constexpr std::int64_t kStrip = 64;
+/// Rows begin .. begin + count of x, transposed.
+Tensor transposed_rows(const Tensor& x, std::int64_t begin, std::int64_t count) {
   const std::int64_t cols = x.shape().back();
-  Tensor transposed = Tensor::empty(DType::kF32, {cols, count});
-  const float* values = x.as<float>() + begin * cols;
-  float* out = transposed.as<float>();
-#pragma omp parallel for schedule(static)
-  for (std::int64_t first = 0; first < cols; first += kStrip)
-    for (std::int64_t row = 0; row < count; ++row)
-      for (std::int64_t col = first; col < std::min(cols, first + kStrip); ++col) out[col * count + row] = values[row * cols + col];
-  return transposed;
+  return transposed(Tensor::borrow(static_cast<const void*>(x.as<float>() + begin * cols), DType::kF32, {count, cols}));
 }
 
 }  // namespace
@@ -32,8 +25,8 @@ void add_second_moment(const Tensor& x, std::vector<double>& sum) {
   sum.resize(static_cast<std::size_t>(cols * cols), 0.0);
   for (std::int64_t begin = 0; begin < rows; begin += kPart) {
     const std::int64_t count = std::min(kPart, rows - begin);
-    const Tensor transposed = transposed_part(x, begin, count);
-    const float* out = transposed.as<float>();
+    const Tensor columns = transposed_rows(x, begin, count);
+    const float* out = columns.as<float>();
     for (std::int64_t first = 0; first < cols; first += kPanel) {  // what is below the diagonal is mirrored above it
       const std::int64_t width = std::min(kPanel, cols - first), below = cols - first;
       const Tensor rest = Tensor::borrow(static_cast<const void*>(out + first * count), DType::kF32, {below, count});
@@ -56,7 +49,7 @@ void add_cross_moment(const Tensor& y, const Tensor& x, std::vector<double>& sum
   sum.resize(static_cast<std::size_t>(n * k), 0.0);
   for (std::int64_t begin = 0; begin < rows; begin += kPart) {
     const std::int64_t count = std::min(kPart, rows - begin);
-    const Tensor product = matmul(transposed_part(y, begin, count), prepare(transposed_part(x, begin, count)));
+    const Tensor product = matmul(transposed_rows(y, begin, count), prepare(transposed_rows(x, begin, count)));
     const float* part = product.as<float>();
 #pragma omp parallel for schedule(static)
     for (std::int64_t i = 0; i < n * k; ++i) sum[static_cast<std::size_t>(i)] += static_cast<double>(part[i]);

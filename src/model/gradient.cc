@@ -5,23 +5,10 @@
 
 #include "device/float_environment.h"
 #include "dispatch/attention.h"
+#include "tensor/transposed.h"
 
 namespace narrow::model {
 namespace {
-
-/// The transpose of contiguous fp32 [rows, cols].
-Tensor transposed(const Tensor& x) {
-  constexpr std::int64_t kStrip = 16;
-  const std::int64_t cols = x.shape().back(), rows = x.size() / cols;
-  Tensor result = Tensor::empty(DType::kF32, {cols, rows});
-  const float* from = x.as<float>();
-  float* to = result.as<float>();
-#pragma omp parallel for schedule(static)
-  for (std::int64_t first = 0; first < cols; first += kStrip)
-    for (std::int64_t row = 0; row < rows; ++row)
-      for (std::int64_t col = first; col < std::min(cols, first + kStrip); ++col) to[col * rows + row] = from[row * cols + col];
-  return result;
-}
 
 /// y^T x of [rows, n] and [rows, k]: a weight's gradient from those of its outputs and its inputs.
 Tensor outer_product(const Tensor& y, const PreparedWeight& x_transposed) { return matmul(transposed(y), x_transposed); }
