@@ -1,5 +1,5 @@
 # The CUDA half of the device layer and the GPU kernels, or the stub in their place.
-target_sources(narrow PRIVATE ops/cuda_binary.cc ops/cuda_binary_conv.cc ops/cuda_fused.cc ops/cuda_int8_matmul.cc ops/cuda_matmul.cc
+target_sources(narrow PRIVATE ops/cuda_binary.cc ops/cuda_binary_conv.cc ops/cuda_fused.cc ops/cuda_int4_matmul.cc ops/cuda_int8_matmul.cc ops/cuda_matmul.cc
   ops/cuda_msfp.cc ops/cuda_quantize.cc ops/cuda_training.cc ops/cuda_weights.cc)
 if(NOT NARROW_WITH_CUDA)
   target_sources(narrow PRIVATE device/cuda_stub.cc kernels/cuda_stub.cc kernels/cuda_binary_stub.cc kernels/cuda_decoder_stub.cc
@@ -21,6 +21,10 @@ target_sources(narrow PRIVATE
   kernels/cuda/fused_rows_f16.cu
   kernels/cuda/fused_rows_f32.cu
   kernels/cuda/fused_tables.cu
+  kernels/cuda/int4_few_rows.cu
+  kernels/cuda/int4_prepare.cu
+  kernels/cuda/int4_product_any.cu
+  kernels/cuda/int4_product_mma.cu
   kernels/cuda/int8_product_any.cu
   kernels/cuda/int8_product_mma.cu
   kernels/cuda/layout.cu

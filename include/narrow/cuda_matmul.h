@@ -1,5 +1,5 @@
 #pragma once
-/// Products of fp8 matrices, dense and grouped, and of int8 matrices on CUDA devices:
+/// Products of fp8 matrices, dense and grouped, of int8 matrices, and of int8 with int4 matrices on CUDA devices:
 ///   y[m, n] = convert(activate(sum_k x[m, k] * w[n, k] + bias[n]) + residual[m, n]),  x and w standing for the dequantized values.
 /// Sums of fp8 run over 128 along k on the tensor cores, and are then added up in fp32 in one fixed order; sums of int8 are exact. Nothing
 /// here waits; all calls on existing memory can be captured into a graph.
@@ -117,5 +117,36 @@ std::vector<MatmulChoice> explain_matmul(const Int8Matrix& x, const Int8Matrix& 
 /// The same for x [m, k] times a weight [n, k] of a scheme on a Hopper; needs no device. Empty in a build without CUDA, and for schemes that
 /// these products do not take.
 std::vector<MatmulChoice> explain_int8_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, int multiprocessors = 132);
+
+/// An int4 weight [n, k] as products with int8 activations read it (W4A8): cells of 32 x 32 codes in the order of tensor-core fragments.
+/// Copying shares its memory.
+struct Int4Weight {
+  Scheme scheme;  ///< int4, symmetric or asymmetric: tensor, row, or blocks of 32, 64, .. 256 columns; scales in fp32, fp16 or bf16
+  std::int64_t n = 0, k = 0;
+  Buffer cells;
+  Buffer scales;       ///< fp32 [blocks, n padded to 32]
+  Buffer zero_points;  ///< of asymmetric schemes: bytes, as scales
+
+  Device device() const { return cells.device(); }
+  std::size_t byte_size() const { return cells.size() + scales.size() + zero_points.size(); }
+};
+
+/// Whether products of int8 activations take weights of the scheme.
+bool can_prepare_int4(const Scheme& scheme, std::int64_t n, std::int64_t k);
+Int4Weight prepare_int4(const DeviceQuantized& q, Stream stream);
+/// The exact inverse: the canonical bytes, bit for bit.
+DeviceQuantized unprepare_int4(const Int4Weight& w, Stream stream);
+
+/// y [m, n], contiguous columns: fp32, fp16, bf16, or int8 of
+///   convert(activate(scale_x[m] * sum over blocks of scale_w[n, block] * (exact sum of the block) + bias[n]) + residual[m, n]),
+/// with the bits that the CPU's matmul gives where there is no GELU or SiLU. x: symmetric, in rows. options.kernel: a row of
+/// int4_matmul_kernel_names().
+void matmul(const Int8Matrix& x, const Int4Weight& w, const Tensor& y, Stream stream, const Int8MatmulOptions& options = {});
+
+/// The rows of the table: tiles for mma.sync (compute capability 8.0 and later), largest first, and dp4a (any device).
+std::vector<std::string> int4_matmul_kernel_names();
+/// The rows for x [m, k] in int8 times a weight [n, k] of a scheme, on a device of compute capability 8.0 or later with so many
+/// multiprocessors; needs no device. Empty in a build without CUDA, and for schemes that these products do not take.
+std::vector<MatmulChoice> explain_int4_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, int multiprocessors = 132);
 
 }  // namespace narrow::cuda

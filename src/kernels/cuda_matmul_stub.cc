@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/byte_prepare.h"
 #include "kernels/cuda/byte_product.h"
+#include "kernels/cuda/int4_product.h"
 #include "kernels/cuda/library_product.h"
 #include "narrow/error.h"
 
@@ -24,6 +25,12 @@ int launch_fp8_product_any(const ByteProblem&, Stream) { refuse(); }
 ByteDevice byte_device() { refuse(); }
 int launch_int8_product_mma(const ByteProblem&, Stream) { refuse(); }
 int launch_int8_product_any(const ByteProblem&, Stream) { refuse(); }
+std::span<const Int4Config> int4_configs() { return {}; }
+int choose_int4_config(int, int, int) { refuse(); }
+int launch_int4_product(const Int4Problem&, int, Stream) { refuse(); }
+int launch_int4_product_any(const Int4Problem&, Stream) { refuse(); }
+int launch_prepare_int4(const Int4Canonical&, const Int4View&, Stream) { refuse(); }
+int launch_unprepare_int4(const Int4View&, const Int4Canonical&, Stream) { refuse(); }
 std::string_view library_refuses(const ByteProblem&) { refuse(); }
 bool library_takes(const ByteProblem&) { refuse(); }
 double estimate_library_product(const ByteProblem&) { refuse(); }

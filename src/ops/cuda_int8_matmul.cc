@@ -66,7 +66,20 @@ Int8Matrix prepare(const Scheme& scheme, const Shape& shape, Layout layout, cons
   return result;
 }
 
-ByteEpilogue epilogue_of(const Tensor& y, std::int64_t n, const Int8MatmulOptions& options) {
+std::vector<MatmulChoice> choices_for(const ByteProblem& problem, const ByteDevice& device, bool has_mma, bool here) {
+  std::vector<MatmulChoice> choices = hopper_choices(problem, device, kPrefix);
+  add_library_choice(choices, problem, device, kLibraryName, here);
+  const bool chosen = std::any_of(choices.begin(), choices.end(), [](const MatmulChoice& c) { return c.chosen; });
+  const bool takes = has_mma && !problem.a_is_col32;
+  choices.push_back({std::string(kMmaName), "sm_80", takes, takes && !chosen,
+                     has_mma ? (takes ? "for devices without wgmma" : "x lies in col32") : "the device is older than Ampere"});
+  choices.push_back({std::string(kAnyName), "any", true, !takes && !chosen, "dp4a, without tensor cores"});
+  return choices;
+}
+
+}  // namespace
+
+ByteEpilogue integer_epilogue(const Tensor& y, std::int64_t n, const Int8MatmulOptions& options) {
   const DType out = y.dtype();
   if (!is_floating(out) && out != DType::kI8 && out != DType::kI32)
     throw Unsupported(fmt::format("matmul: y is {}; use I32, I8, F32, F16 or BF16", name_of(out)));
@@ -80,19 +93,6 @@ ByteEpilogue epilogue_of(const Tensor& y, std::int64_t n, const Int8MatmulOption
   attach_tensors(e, y, n, options.bias, options.residual);
   return e;
 }
-
-std::vector<MatmulChoice> choices_for(const ByteProblem& problem, const ByteDevice& device, bool has_mma, bool here) {
-  std::vector<MatmulChoice> choices = hopper_choices(problem, device, kPrefix);
-  add_library_choice(choices, problem, device, kLibraryName, here);
-  const bool chosen = std::any_of(choices.begin(), choices.end(), [](const MatmulChoice& c) { return c.chosen; });
-  const bool takes = has_mma && !problem.a_is_col32;
-  choices.push_back({std::string(kMmaName), "sm_80", takes, takes && !chosen,
-                     has_mma ? (takes ? "for devices without wgmma" : "x lies in col32") : "the device is older than Ampere"});
-  choices.push_back({std::string(kAnyName), "any", true, !takes && !chosen, "dp4a, without tensor cores"});
-  return choices;
-}
-
-}  // namespace
 
 ByteProblem int8_problem(const Int8Matrix& x, const Int8Matrix& w, const Tensor& y, const Int8MatmulOptions& options) {
   const Device device = x.device();
@@ -132,7 +132,7 @@ ByteProblem int8_problem(const Int8Matrix& x, const Int8Matrix& w, const Tensor&
     throw InvalidArgument(fmt::format("matmul: y is {}, the product is {}", to_string(y.shape()), to_string(expected)));
   require(y.size() == 0 || y.is_contiguous() || (y.rank() == 2 && y.strides()[1] == 1), "y's columns must be contiguous");
   if (options.residual) require(options.residual->shape() == Shape{x.rows, w.rows}, "the residual must be [m, n]");
-  p.epilogue = epilogue_of(y, w.rows, options);
+  p.epilogue = integer_epilogue(y, w.rows, options);
   p.d = y.data();
   p.d_pitch = y.rank() == 2 && !y.is_contiguous() ? y.strides()[0] : w.rows;
   return p;

@@ -2,6 +2,7 @@
 /// The plain problems behind products of one-byte elements, for tests and benchmarks, and what fp8 and int8 products share.
 
 #include "kernels/cuda/byte_product.h"
+#include "kernels/cuda/int4_product.h"
 #include "narrow/cuda_matmul.h"
 
 namespace narrow::cuda {
@@ -9,6 +10,10 @@ namespace narrow::cuda {
 /// Checks everything that matmul checks; throws as it does.
 ByteProblem fp8_problem(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, const Fp8MatmulOptions& options);
 ByteProblem int8_problem(const Int8Matrix& x, const Int8Matrix& w, const Tensor& y, const Int8MatmulOptions& options);
+Int4Problem int4_problem(const Int8Matrix& x, const Int4Weight& w, const Tensor& y, const Int8MatmulOptions& options);
+
+/// The checked epilogue of a product of integers with n columns into y.
+ByteEpilogue integer_epilogue(const Tensor& y, std::int64_t n, const Int8MatmulOptions& options);
 
 /// The checked bias and residual of a product with n columns into y.
 void attach_tensors(ByteEpilogue& e, const Tensor& y, std::int64_t n, const std::optional<Tensor>& bias,
