@@ -16,12 +16,14 @@ target_sources(narrow PRIVATE
   kernels/cuda/elementwise.cu
   kernels/cuda/byte_prepare.cu
   kernels/cuda/fp8_product_any.cu
+  kernels/cuda/fp8_product_mma.cu
   kernels/cuda/fused_generic.cu
   kernels/cuda/fused_rows_bf16.cu
   kernels/cuda/fused_rows_f16.cu
   kernels/cuda/fused_rows_f32.cu
   kernels/cuda/fused_tables.cu
   kernels/cuda/int4_few_rows.cu
+  kernels/cuda/int4_plan.cc
   kernels/cuda/int4_prepare.cu
   kernels/cuda/int4_product_any.cu
   kernels/cuda/int4_product_mma.cu
@@ -64,6 +66,7 @@ add_library(narrow_sm90 OBJECT
   kernels/cuda/sm90/few_rows.cu
   kernels/cuda/sm90/fp8_other.cu
   kernels/cuda/sm90/fp8_tile_scaled.cu
+  kernels/cuda/sm90/int4_product.cu
   kernels/cuda/sm90/int8.cu
   kernels/cuda/sm90/msfp_launch.cu
   kernels/cuda/sm90/weight_instances/any_fp4.cu

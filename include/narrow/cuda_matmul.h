@@ -61,7 +61,7 @@ struct Fp8MatmulOptions {
 /// as tensor or row x tensor or row, block128 x 128x128, block128 x block128; formats as e4m3 x e4m3, e4m3 x e5m2, e5m2 x e4m3.
 void matmul(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, Stream stream, const Fp8MatmulOptions& options = {});
 
-/// The rows of the table: Hopper's configurations, then the one that runs everywhere.
+/// The rows of the table: Hopper's configurations, mma.sync (compute capability 8.0 and later), then the one that runs everywhere.
 std::vector<std::string> fp8_matmul_kernel_names();
 /// The rows for one product, whether they take it, and what was estimated of them.
 std::vector<MatmulChoice> explain_matmul(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, const Fp8MatmulOptions& options = {});
@@ -143,10 +143,10 @@ DeviceQuantized unprepare_int4(const Int4Weight& w, Stream stream);
 /// int4_matmul_kernel_names().
 void matmul(const Int8Matrix& x, const Int4Weight& w, const Tensor& y, Stream stream, const Int8MatmulOptions& options = {});
 
-/// The rows of the table: tiles for mma.sync (compute capability 8.0 and later), largest first, and dp4a (any device).
+/// The rows of the table: Hopper's tiles, those for mma.sync (compute capability 8.0 and later), and dp4a (any device).
 std::vector<std::string> int4_matmul_kernel_names();
-/// The rows for x [m, k] in int8 times a weight [n, k] of a scheme, on a device of compute capability 8.0 or later with so many
-/// multiprocessors; needs no device. Empty in a build without CUDA, and for schemes that these products do not take.
+/// The rows for x [m, k] in int8 times a weight [n, k] of a scheme, on a Hopper of so many multiprocessors; needs
+/// no device. Empty in a build without CUDA, and for schemes that these products do not take.
 std::vector<MatmulChoice> explain_int4_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, int multiprocessors = 132);
 
 }  // namespace narrow::cuda

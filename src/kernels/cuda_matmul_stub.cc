@@ -21,12 +21,14 @@ BytePlan make_byte_plan(const ByteProblem&, int, int, int) { refuse(); }
 double estimate_byte_plan(const ByteProblem&, const BytePlan&) { refuse(); }
 BytePlan choose_byte_plan(const ByteProblem&, int) { refuse(); }
 int launch_byte_product(const ByteProblem&, const BytePlan&, Stream) { refuse(); }
+int launch_fp8_product_mma(const ByteProblem&, Stream) { refuse(); }
 int launch_fp8_product_any(const ByteProblem&, Stream) { refuse(); }
 ByteDevice byte_device() { refuse(); }
 int launch_int8_product_mma(const ByteProblem&, Stream) { refuse(); }
 int launch_int8_product_any(const ByteProblem&, Stream) { refuse(); }
 std::span<const Int4Config> int4_configs() { return {}; }
-int choose_int4_config(int, int, int) { refuse(); }
+bool has_int4_config(const Int4View&, int) { return false; }
+int choose_int4_config(int, const Int4View&, bool, int) { refuse(); }
 int launch_int4_product(const Int4Problem&, int, Stream) { refuse(); }
 int launch_int4_product_any(const Int4Problem&, Stream) { refuse(); }
 int launch_prepare_int4(const Int4Canonical&, const Int4View&, Stream) { refuse(); }

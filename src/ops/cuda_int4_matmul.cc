@@ -13,7 +13,7 @@
 namespace narrow::cuda {
 namespace {
 
-constexpr std::string_view kPrefix = "mma_matmul_int8_int4_", kAnyName = "any_matmul_int8_int4";
+constexpr std::string_view kAnyName = "any_matmul_int8_int4";
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
 /// So long that 16 times a sum of products stays in 32 bits.
 constexpr std::int64_t kMostWholeK = 65536;
@@ -22,11 +22,9 @@ void require(bool condition, std::string_view sentence) {
   if (!condition) throw InvalidArgument(std::string("matmul: ").append(sentence));
 }
 
-std::string row_name(int config) { return std::string(kPrefix).append(int4_configs()[static_cast<std::size_t>(config)].name); }
-
 int config_of(std::string_view name) {
   for (int i = 0; i < static_cast<int>(int4_configs().size()); ++i)
-    if (row_name(i) == name) return i;
+    if (int4_configs()[static_cast<std::size_t>(i)].name == name) return i;
   throw InvalidArgument(fmt::format("matmul: there is no CUDA kernel '{}'", name));
 }
 
@@ -120,28 +118,32 @@ void matmul(const Int8Matrix& x, const Int4Weight& w, const Tensor& y, Stream st
   if (y.size() == 0) return;
   const DeviceGuard guard(x.device().index);
   const ByteDevice device = byte_device();
-  if (asked >= 0 && !device.has_mma) throw Unsupported(fmt::format("matmul: the kernel {} needs compute capability 8.0", options.kernel));
+  if (asked >= 0 && !(int4_configs()[static_cast<std::size_t>(asked)].is_hopper ? device.is_hopper && has_int4_config(problem.w, asked) : device.has_mma))
+    throw Unsupported(fmt::format("matmul: the kernel {} does not take this product", options.kernel));
   // A product over no columns is an empty sum: the simple kernel writes the epilogue of zero.
   if (options.kernel == kAnyName || !device.has_mma || problem.w.k == 0) return check(launch_int4_product_any(problem, stream), kAnyName);
-  const int config = asked >= 0 ? asked : choose_int4_config(problem.m, problem.w.n, device.multiprocessors);
+  const int config = asked >= 0 ? asked : choose_int4_config(problem.m, problem.w, device.is_hopper, device.multiprocessors);
   check(launch_int4_product(problem, config, stream), "matmul");
 }
 
 std::vector<std::string> int4_matmul_kernel_names() {
   std::vector<std::string> names;
-  for (int i = 0; i < static_cast<int>(int4_configs().size()); ++i) names.push_back(row_name(i));
+  for (const Int4Config& config : int4_configs()) names.emplace_back(config.name);
   names.emplace_back(kAnyName);
   return names;
 }
 
 std::vector<MatmulChoice> explain_int4_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, int multiprocessors) {
   if (int4_configs().empty() || std::max({m, n, k}) > kMost || multiprocessors < 1 || !can_prepare_int4(weight, n, k)) return {};
-  const int best = choose_int4_config(static_cast<int>(m), static_cast<int>(n), multiprocessors);
+  const Int4View view{static_cast<int>(n), static_cast<int>(k), block_of(weight, n, k)};
+  const int best = choose_int4_config(static_cast<int>(m), view, true, multiprocessors);
   std::vector<MatmulChoice> choices;
   for (int i = 0; i < static_cast<int>(int4_configs().size()); ++i) {
     const Int4Config& c = int4_configs()[static_cast<std::size_t>(i)];
     const std::int64_t tiles = (m + c.tile_m - 1) / c.tile_m * ((n + c.tile_n - 1) / c.tile_n);
-    choices.push_back({row_name(i), "sm_80", true, i == best, fmt::format("x in int8, {} tiles of {}x{}", tiles, c.tile_m, c.tile_n)});
+    const bool accepted = has_int4_config(view, i);
+    choices.push_back({c.name, c.is_hopper ? "sm_90a" : "sm_80", accepted, i == best,
+                       accepted ? fmt::format("x in int8, {} tiles of {}x{}", tiles, c.tile_m, c.tile_n) : "scales of 128 or 256 columns, or of whole rows"});
   }
   choices.push_back({std::string(kAnyName), "any", true, false, "x in int8, dp4a, without tensor cores"});
   return choices;

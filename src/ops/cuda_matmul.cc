@@ -15,7 +15,8 @@
 namespace narrow::cuda {
 namespace {
 
-constexpr std::string_view kPrefix = "sm90_matmul_fp8_fp8_", kLibraryName = "cublaslt_matmul_fp8_fp8", kAnyName = "any_matmul_fp8_fp8";
+constexpr std::string_view kPrefix = "sm90_matmul_fp8_fp8_", kLibraryName = "cublaslt_matmul_fp8_fp8",
+                           kMmaName = "mma_matmul_fp8_fp8", kAnyName = "any_matmul_fp8_fp8";
 constexpr std::int64_t kBlock = 128, kAlignment = 16, kMostGroups = 65536;
 
 void require(bool condition, std::string_view sentence) {
@@ -142,7 +143,9 @@ std::vector<MatmulChoice> choices_for(const ByteProblem& problem, const ByteDevi
   std::vector<MatmulChoice> choices = hopper_choices(problem, device, kPrefix);
   add_library_choice(choices, problem, device, kLibraryName, here);
   const bool chosen = std::none_of(choices.begin(), choices.end(), [](const MatmulChoice& c) { return c.chosen; });
-  choices.push_back({std::string(kAnyName), "any", true, chosen, "without tensor cores: about a hundred times slower"});
+  choices.push_back({std::string(kMmaName), "sm_80", device.has_mma, chosen && device.has_mma,
+                     device.has_mma ? "decoded to fp16: for devices without wgmma, at most the rate of an fp16 product" : "the device is older than Ampere"});
+  choices.push_back({std::string(kAnyName), "any", true, chosen && !device.has_mma, "without tensor cores: about a hundred times slower"});
   return choices;
 }
 
@@ -270,7 +273,8 @@ void matmul(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, Stream stre
   const DeviceGuard guard(x.device().index);
   const ByteDevice device = byte_device();
   // A product over no columns is an empty sum: the simple kernel writes the epilogue of zero.
-  if (!device.is_hopper || options.kernel == kAnyName || problem.k == 0) return check(launch_fp8_product_any(problem, stream), kAnyName);
+  if (options.kernel == kAnyName || problem.k == 0 || !device.has_mma) return check(launch_fp8_product_any(problem, stream), kAnyName);
+  if (options.kernel == kMmaName || !device.is_hopper) return check(launch_fp8_product_mma(problem, stream), kMmaName);
   if (is_for_library(problem, device, kLibraryName, options.kernel)) return check(launch_library_product(problem, stream), kLibraryName);
   const BytePlan plan = hopper_plan(problem, device, kPrefix, options.kernel);
   check(launch_byte_product(problem, plan, stream), "matmul");
@@ -280,6 +284,7 @@ std::vector<std::string> fp8_matmul_kernel_names() {
   std::vector<std::string> names;
   for (int i = 0; i < static_cast<int>(byte_configs().size()); ++i) names.push_back(row_name(i));
   names.emplace_back(kLibraryName);
+  names.emplace_back(kMmaName);
   names.emplace_back(kAnyName);
   return names;
 }

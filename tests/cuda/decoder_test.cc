@@ -117,6 +117,8 @@ TEST(Decoder, EverySchemeGivesTheLogitsOfTheCpu) {
                                             {"fp8_e4m3:row", "fp8_e4m3:row:dynamic"},
                                             {"fp8_e4m3:128x128", "fp8_e4m3:block128:dynamic"},
                                             {"int4:block32", "int8:row:dynamic"},
+                                            {"int4:block128", "int8:row:dynamic"},
+                                            {"int4:block64:asym", "int8:row:dynamic"},
                                             {"mxfp4", "mxfp4:dynamic"}}) {
     SCOPED_TRACE(::testing::Message() << scheme << " " << activations);
     Recipe recipe{.scheme = Scheme::parse(scheme)};

@@ -73,6 +73,12 @@ class Int4MatmulTest : public ::testing::Test {
     memory.check(stream, what);
   }
 
+  static bool takes(const Case& c, const std::string& name) {
+    for (const MatmulChoice& choice : explain_int4_matmul(c.x.shape[0], c.w.shape[0], c.w.shape[1], c.w.scheme))
+      if (choice.name == name) return choice.accepted;
+    return false;
+  }
+
   std::unique_ptr<OwnedStream> stream_;
   std::mt19937 generator_{48};
 };
@@ -94,6 +100,7 @@ TEST_F(Int4MatmulTest, RandomShapesGiveTheBitsOfTheCpu) {
     c.options.out_scale = std::ldexp(0.5f + static_cast<float>(pick(1000)) / 1000.0f, pick(10) - 4);
     if (pick(3) == 0) c.gap = pick(9), c.offset = pick(9);
     if (pick(3) != 0) c.kernel = names[static_cast<std::size_t>(pick(static_cast<int>(names.size())))];
+    if (!takes(c, c.kernel)) c.kernel.clear();
     ASSERT_NO_FATAL_FAILURE(expect_right(c, "case " + std::to_string(i) + ": " + describe(c.x, c.w, c.out, c.kernel)));
   }
 }
@@ -103,8 +110,25 @@ TEST_F(Int4MatmulTest, EveryRowTakesItsProducts) {
     for (const char* weight : kWeights)
       for (const Shape& s : {Shape{5, 160, 512}, Shape{130, 304, 1000}, Shape{64, 128, 2048}}) {
         const Case c{quantized("int8:row", s[0], s[2], true), quantized(weight, s[1], s[2], true), DType::kBf16, {}, name};
-        ASSERT_NO_FATAL_FAILURE(expect_right(c, describe(c.x, c.w, c.out, name)));
+        if (takes(c, name)) {
+          ASSERT_NO_FATAL_FAILURE(expect_right(c, describe(c.x, c.w, c.out, name)));
+        } else {
+          const Int8Matrix x = prepare_int8(to_device(c.x, kDevice, *stream_), *stream_);
+          const Tensor y = Tensor::empty(c.out, {s[0], s[1]}, kDevice);
+          Int8MatmulOptions options;
+          options.kernel = name;
+          ASSERT_THROW(matmul(x, prepare_int4(to_device(c.w, kDevice, *stream_), *stream_), y, *stream_, options), Unsupported) << name;
+        }
       }
+}
+
+/// So many rows and columns that thread blocks take several tiles and rings wrap around.
+TEST_F(Int4MatmulTest, LongAndTallProducts) {
+  for (const Shape& s : {Shape{300, 9000, 256}, Shape{16, 20000, 384}, Shape{130, 192, 9000}, Shape{2100, 1040, 512}})
+    for (const char* weight : {"int4:block128", "int4:block256:asym", "int4:row"}) {
+      const Case c{quantized("int8:row", s[0], s[2], true), quantized(weight, s[1], s[2], true), DType::kF32, {}, {}};
+      ASSERT_NO_FATAL_FAILURE(expect_right(c, describe(c.x, c.w, c.out, {})));
+    }
 }
 
 /// The largest sums that a scale can have, of either sign.
@@ -170,9 +194,11 @@ TEST(Int4MatmulPlan, NeedsNoDevice) {
     }
     return name;
   };
-  EXPECT_EQ(chosen(1, 8192, 8192, "int4:block128"), "mma_matmul_int8_int4_few_rows");
-  EXPECT_EQ(chosen(64, 8192, 8192, "int4:row"), "mma_matmul_int8_int4_64x64");
+  EXPECT_EQ(chosen(1, 8192, 8192, "int4:block128"), "sm90_matmul_int8_int4_16x64");
+  EXPECT_EQ(chosen(64, 8192, 8192, "int4:row"), "sm90_matmul_int8_int4_64x64");
+  EXPECT_EQ(chosen(4096, 4096, 4096, "int4:block128:asym"), "sm90_matmul_int8_int4_128x128");
   EXPECT_EQ(chosen(4096, 4096, 4096, "int4:block64:asym"), "mma_matmul_int8_int4_128x128");
+  EXPECT_EQ(chosen(16, 4096, 4096, "int4:block32"), "mma_matmul_int8_int4_few_rows");
   EXPECT_TRUE(explain_int4_matmul(8, 64, 64, Scheme::parse("int8:row")).empty());
   EXPECT_TRUE(explain_int4_matmul(8, 64, 64, Scheme::parse("int4:block24")).empty());
 }

@@ -123,7 +123,9 @@ BytePlan choose_byte_plan(const ByteProblem& problem, int multiprocessors);
 
 /// Hopper alone (compute capability 9.0). Results are CUDA's error codes.
 int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream stream);
-/// Any device: fp8 without tensor cores; int8 by mma.sync (compute capability 8.0 and later, rows of A and B), and by dp4a.
+/// Compute capability 8.0 and later, by mma.sync: fp8 decoded to fp16; int8 (rows of A and B).
+/// Any device: fp8 without tensor cores; int8 by dp4a.
+int launch_fp8_product_mma(const ByteProblem& problem, Stream stream);
 int launch_fp8_product_any(const ByteProblem& problem, Stream stream);
 int launch_int8_product_mma(const ByteProblem& problem, Stream stream);
 int launch_int8_product_any(const ByteProblem& problem, Stream stream);
@@ -131,7 +133,7 @@ int launch_int8_product_any(const ByteProblem& problem, Stream stream);
 /// What the current device is.
 struct ByteDevice {
   bool is_hopper = false;
-  bool has_mma = false;  ///< int8 mma.sync of 16x8x32: compute capability 8.0 and later
+  bool has_mma = false;  ///< mma.sync of int8, 16x8x32, and cp.async: compute capability 8.0 and later
   int multiprocessors = 0;
 };
 ByteDevice byte_device();

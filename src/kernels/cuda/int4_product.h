@@ -49,14 +49,17 @@ struct Int4Problem {
   std::int64_t d_pitch = 0;
 };
 
-/// Tiles of D for mma.sync (compute capability 8.0 and later), largest first.
+/// Tiles of D: Hopper's, then those for mma.sync (compute capability 8.0 and later).
 struct Int4Config {
-  const char* name;
+  const char* name;  ///< of the row
+  bool is_hopper;
   int tile_m, tile_n;
 };
 std::span<const Int4Config> int4_configs();
-/// The configuration for a shape: the few rows' where they are few, else the largest whose tiles occupy the multiprocessors.
-int choose_int4_config(int m, int n, int multiprocessors);
+/// Whether the configuration was compiled for the weight's scales.
+bool has_int4_config(const Int4View& w, int config);
+/// The configuration for a shape: few rows have their own; else the largest tiles that occupy the multiprocessors.
+int choose_int4_config(int m, const Int4View& w, bool is_hopper, int multiprocessors);
 
 int launch_int4_product(const Int4Problem& problem, int config, Stream stream);
 /// Any device: without tensor cores, by dp4a.

@@ -5,13 +5,11 @@
 /// Bound:    the tensor cores' mma.sync rate, beside it two FMAs and a move per element of D and block. Meaning: reference/matmul.cc,
 ///           bit for bit.
 
-#include <array>
-
 #include "kernels/cuda/int4_decode.cuh"
 #include "kernels/cuda/int4_kernels.h"
+#include "kernels/cuda/int4_store.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma_parts.cuh"
-#include "kernels/cuda/product_finish.cuh"
 
 namespace narrow::cuda {
 namespace {
@@ -41,34 +39,6 @@ __device__ void copy_cells(std::byte* to, const Int4View& w, int first_row, int 
     const std::int64_t cell = std::int64_t{row} * w.depth_cells() + first_cell;
     copy_chunk(to + index * 16, w.cells + (real ? cell * kCellBytes + at : 0), real);
   }
-}
-
-/// Four neighbouring values of a row of D, by one store where memory allows.
-__device__ inline void store_four(const Int4Problem& p, const float4& sums, float factor, int row, int column, bool whole, bool vector) {
-  const float sum[4] = {sums.x, sums.y, sums.z, sums.w};
-  const std::int64_t at = row * p.d_pitch + column;
-  float v[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (column + i >= p.w.n) break;
-    v[i] = __fmul_rn(sum[i], whole ? __fmul_rn(factor, __ldg(p.w.scales + column + i)) : factor);
-    v[i] = finished_product(p.epilogue, v[i], row, column + i, p.w.n);
-    if (!vector) store_converted(p.epilogue, p.d, v[i], at + i);
-  }
-  if (!vector) return;
-  if (p.epilogue.out == DType::kF32) {
-    *reinterpret_cast<float4*>(static_cast<float*>(p.d) + at) = make_float4(v[0], v[1], v[2], v[3]);
-    return;
-  }
-  uint2 packed;
-  if (p.epilogue.out == DType::kF16) {
-    const __half2 low = __floats2half2_rn(clamp_half(v[0]), clamp_half(v[1])), high = __floats2half2_rn(clamp_half(v[2]), clamp_half(v[3]));
-    packed = make_uint2(reinterpret_cast<const std::uint32_t&>(low), reinterpret_cast<const std::uint32_t&>(high));
-  } else {
-    const __nv_bfloat162 low = __floats2bfloat162_rn(v[0], v[1]), high = __floats2bfloat162_rn(v[2], v[3]);
-    packed = make_uint2(reinterpret_cast<const std::uint32_t&>(low), reinterpret_cast<const std::uint32_t&>(high));
-  }
-  *reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(p.d) + at) = packed;
 }
 
 /// What a lane needs of a block of columns: the scales of its columns of D, and the zero points of its rows of B.
@@ -124,6 +94,7 @@ __global__ void __launch_bounds__(T::kThreads) int4_product(const Int4Problem p,
   each([&](int& part, float&, int) { part = whole ? 0 : Decoder::kStart; });
   Block<T> block;
   block.load(p.w, 0, scale_column);
+  const int blocks = p.w.blocks();
   int left = block_cells, next_block = 1;
   for (int slice = 0; slice < T::kStages - 1; ++slice) copy(slice);
   for (int slice = 0; slice < slices; ++slice) {
@@ -155,7 +126,7 @@ __global__ void __launch_bounds__(T::kThreads) int4_product(const Int4Problem p,
         part = Decoder::kStart;
       });
       left = block_cells;
-      if (next_block < p.w.blocks()) block.load(p.w, next_block++, scale_column);
+      if (next_block < blocks) block.load(p.w, next_block++, scale_column);
     }
   }
   if (whole) each([&](int& part, float& sum, int) { sum = Decoder::whole_sum(part); });
@@ -172,8 +143,7 @@ __global__ void __launch_bounds__(T::kThreads) int4_product(const Int4Problem p,
   }
   __syncwarp();
   const int wide = column + lane % 8 * 4;
-  const std::size_t bytes = p.epilogue.out == DType::kF32 ? 16 : 8;
-  const bool vector = p.epilogue.out != DType::kI8 && wide + 3 < p.w.n && p.d_pitch % 4 == 0 && reinterpret_cast<std::size_t>(p.d) % bytes == 0;
+  const bool vector = wide + 3 < p.w.n && has_vector_stores(p);
   for (int i = lane / 8; i < T::kRows; i += 4) {
     const int m = first_m + row + i;
     if (m >= p.m || wide >= p.w.n) break;
@@ -191,23 +161,11 @@ int launch(const Int4Problem& p, Stream stream) {
   return cudaGetLastError();
 }
 
-constexpr std::array kConfigs = {Int4Config{"128x128", 128, 128}, Int4Config{"64x64", 64, 64}, Int4Config{"few_rows", kFewInt4Rows, 32}};
-
 }  // namespace
 
-std::span<const Int4Config> int4_configs() { return kConfigs; }
-
-int choose_int4_config(int m, int n, int multiprocessors) {
-  if (m <= kFewInt4Rows) return 2;
-  const auto tiles = [&](const Int4Config& c) { return std::int64_t{(m + c.tile_m - 1) / c.tile_m} * ((n + c.tile_n - 1) / c.tile_n); };
-  return tiles(kConfigs[0]) >= multiprocessors ? 0 : 1;
-}
-
-int launch_int4_product(const Int4Problem& p, int config, Stream stream) {
-  if (p.m == 0 || p.w.n == 0) return cudaSuccess;
+int launch_int4_mma(const Int4Problem& p, int tile, Stream stream) {
   const bool zeros = p.w.zeros != nullptr;
-  if (config == 2) return launch_int4_few_rows(p, stream);
-  if (config == 1) return zeros ? launch<Tile<2, 2, 2, 5, true>>(p, stream) : launch<Tile<2, 2, 2, 5, false>>(p, stream);
+  if (tile == 64) return zeros ? launch<Tile<2, 2, 2, 5, true>>(p, stream) : launch<Tile<2, 2, 2, 5, false>>(p, stream);
   return zeros ? launch<Tile<4, 2, 4, 4, true>>(p, stream) : launch<Tile<4, 2, 4, 4, false>>(p, stream);
 }
 

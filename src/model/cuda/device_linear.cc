@@ -105,14 +105,14 @@ bool same_rounding(const Linear& a, const Linear& b) {
 }
 
 /// Whether fused_quantize and a product of codes take the pair.
-bool have_product(const Scheme& weight, const ActivationScheme& activation, std::int64_t k) {
+bool have_product(const Scheme& weight, const ActivationScheme& activation, std::int64_t n, std::int64_t k) {
   const Scheme& x = activation.scheme;
-  if (k % 16 != 0 || weight.element != x.element || weight.asymmetric || x.asymmetric || weight.scale != kFp32 || x.scale != kFp32 ||
-      weight.has_outer_scale || x.has_outer_scale || weight.rule != ScaleRule::kLargest || x.rule != ScaleRule::kLargest)
+  if (k % 16 != 0 || x.asymmetric || x.scale != kFp32 || x.has_outer_scale || x.rule != ScaleRule::kLargest) return false;
+  const bool outer_x = activation.is_static ? x.granularity.kind == Granularity::Kind::kTensor : x.granularity == Granularity::row();
+  if (x.element == kInt8 && weight.element.bits == 4) return outer_x && cuda::can_prepare_int4(weight, n, k);
+  if (weight.element != x.element || weight.asymmetric || weight.scale != kFp32 || weight.has_outer_scale || weight.rule != ScaleRule::kLargest)
     return false;
-  const auto is_outer = [](const Granularity& g) { return g.kind == Granularity::Kind::kTensor || g == Granularity::row(); };
-  const bool outer = is_outer(weight.granularity) &&
-                     (activation.is_static ? x.granularity.kind == Granularity::Kind::kTensor : x.granularity == Granularity::row());
+  const bool outer = outer_x && (weight.granularity.kind == Granularity::Kind::kTensor || weight.granularity == Granularity::row());
   if (weight.element == kInt8) return outer;
   if (weight.element != kFp8E4m3) return false;
   const Granularity block = Granularity::block(128);
@@ -148,7 +148,7 @@ DeviceLinear::DeviceLinear(std::span<const Linear* const> layers, Device device,
     set_rounding(*first.rounding);
     multiplies_codes_ = all([&](const Linear* layer) {
       return layer->weight.scheme.element == first.weight.scheme.element &&
-             have_product(layer->weight.scheme, first.rounding->activation, k_);
+             have_product(layer->weight.scheme, first.rounding->activation, layer->weight.n, k_);
     });
   }
   if (static_scale_) static_scale_ = cuda::to_device(*static_scale_, device, stream);
@@ -168,7 +168,7 @@ DeviceLinear::DeviceLinear(const DeviceQuantized& weight, const std::optional<Ac
   input_ = weight.scheme.element == kBf16 && is_dense(weight.scheme) ? DType::kBf16 : DType::kF16;
   if (activation) {
     set_rounding({*activation, {}, {}});
-    multiplies_codes_ = have_product(weight.scheme, *activation, k_);
+    multiplies_codes_ = have_product(weight.scheme, *activation, weight.shape[0], k_);
   }
   add(weight, std::nullopt, stream);
 }
@@ -187,6 +187,8 @@ void DeviceLinear::add(const DeviceQuantized& weight, const std::optional<Tensor
   Piece piece{{}, n_, weight.shape[0], bias};
   if (multiplies_codes_ && weight.scheme.element == kInt8)
     piece.weight = cuda::prepare_int8(weight, stream, false);
+  else if (multiplies_codes_ && weight.scheme.element.bits == 4)
+    piece.weight = cuda::prepare_int4(weight, stream);
   else if (multiplies_codes_)
     piece.weight = cuda::prepare_fp8(weight, stream);
   else
@@ -205,6 +207,8 @@ std::uint64_t DeviceLinear::byte_size() const {
       bytes += fp8->codes.size() + fp8->scales.size();
     else if (const auto* int8 = std::get_if<cuda::Int8Matrix>(&piece.weight))
       bytes += int8->codes.size() + int8->scales.size();
+    else if (const auto* int4 = std::get_if<cuda::Int4Weight>(&piece.weight))
+      bytes += int4->byte_size();
   }
   return bytes;
 }
@@ -317,7 +321,11 @@ void DeviceLinear::run_codes(const DeviceSource& source, const InputScratch& scr
       cuda::Int8MatmulOptions options;
       options.bias = piece.bias;
       options.residual = residual;
-      cuda::matmul(cuda::prepare_int8(codes, stream), std::get<cuda::Int8Matrix>(piece.weight), part, stream, options);
+      const cuda::Int8Matrix x = cuda::prepare_int8(codes, stream);
+      if (const auto* int4 = std::get_if<cuda::Int4Weight>(&piece.weight))
+        cuda::matmul(x, *int4, part, stream, options);
+      else
+        cuda::matmul(x, std::get<cuda::Int8Matrix>(piece.weight), part, stream, options);
     }
   }
 }

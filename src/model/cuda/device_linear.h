@@ -58,7 +58,7 @@ class DeviceLinear {
 
  private:
   struct Piece {
-    std::variant<cuda::DeviceWeight, cuda::Fp8Matrix, cuda::Int8Matrix> weight;
+    std::variant<cuda::DeviceWeight, cuda::Fp8Matrix, cuda::Int8Matrix, cuda::Int4Weight> weight;
     std::int64_t first = 0, n = 0;
     std::optional<Tensor> bias{};
   };
@@ -74,7 +74,7 @@ class DeviceLinear {
   DType input_ = DType::kF16;
   std::optional<Scheme> rounding_{};      ///< of the input
   std::optional<Tensor> static_scale_{};  ///< fp32 [1]
-  bool multiplies_codes_ = false;         ///< fp8 or int8 on both sides; else rounded values in 16 bits are multiplied
+  bool multiplies_codes_ = false;         ///< fp8 or int8 on both sides, or int4 x int8; else rounded values in 16 bits are multiplied
   std::vector<Piece> pieces_;
 };
 
