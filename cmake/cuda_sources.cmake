@@ -1,6 +1,6 @@
 # The CUDA half of the device layer and the GPU kernels, or the stub in their place.
-target_sources(narrow PRIVATE ops/cuda_binary.cc ops/cuda_binary_conv.cc ops/cuda_fused.cc ops/cuda_int4_matmul.cc ops/cuda_int8_matmul.cc ops/cuda_matmul.cc
-  ops/cuda_msfp.cc ops/cuda_quantize.cc ops/cuda_training.cc ops/cuda_weights.cc)
+target_sources(narrow PRIVATE ops/cuda_binary.cc ops/cuda_binary_conv.cc ops/cuda_fused.cc ops/cuda_int4_matmul.cc ops/cuda_int8_matmul.cc
+  ops/cuda_matmul.cc ops/cuda_msfp.cc ops/cuda_quantize.cc ops/cuda_training.cc ops/cuda_weights.cc ops/tuned_kernels.cc)
 if(NOT NARROW_WITH_CUDA)
   target_sources(narrow PRIVATE device/cuda_stub.cc kernels/cuda_stub.cc kernels/cuda_binary_stub.cc kernels/cuda_decoder_stub.cc
     kernels/cuda_fused_stub.cc kernels/cuda_matmul_stub.cc kernels/cuda_msfp_stub.cc kernels/cuda_weights_stub.cc)

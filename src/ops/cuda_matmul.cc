@@ -11,6 +11,7 @@
 #include "kernels/cuda/byte_prepare.h"
 #include "kernels/cuda/library_product.h"
 #include "narrow/error.h"
+#include "ops/tuned_kernels.h"
 
 namespace narrow::cuda {
 namespace {
@@ -149,10 +150,28 @@ std::vector<MatmulChoice> choices_for(const ByteProblem& problem, const ByteDevi
   return choices;
 }
 
+/// The measured plan among Hopper's configurations; nothing where none was measured, or it does not take the product.
+std::optional<BytePlan> tuned_plan(const ByteProblem& problem, const std::optional<TunedKernel>& tuned, std::string_view prefix, int multiprocessors) {
+  if (!tuned) return std::nullopt;
+  for (int i = 0; i < static_cast<int>(byte_configs().size()); ++i)
+    if (tuned->kernel == std::string(prefix).append(byte_configs()[static_cast<std::size_t>(i)].name) && has_byte_config(problem, i))
+      return make_byte_plan(problem, i, tuned->parts, multiprocessors);
+  return std::nullopt;
+}
+
+/// Whether the measured choice, else the estimates, is cuBLASLt's row, cublaslt_OP; the caller knows that it takes the product.
+bool is_best_in_library(const ByteProblem& problem, const std::optional<TunedKernel>& tuned, std::string_view name, int multiprocessors) {
+  if (tuned && tuned->kernel == name) return true;
+  if (tuned_plan(problem, tuned, fmt::format("sm90{}_", name.substr(name.find('_'))), multiprocessors)) return false;
+  return estimate_library_product(problem) < estimate_byte_plan(problem, choose_byte_plan(problem, multiprocessors));
+}
+
 }  // namespace
 
 std::vector<MatmulChoice> hopper_choices(const ByteProblem& problem, const ByteDevice& device, std::string_view prefix) {
-  const BytePlan best = device.is_hopper ? choose_byte_plan(problem, device.multiprocessors) : BytePlan{-1};
+  const std::optional<TunedKernel> tuned = device.is_hopper ? tuned_kernel(problem) : std::nullopt;
+  const std::optional<BytePlan> measured = tuned_plan(problem, tuned, prefix, device.multiprocessors);
+  const BytePlan best = measured ? *measured : (device.is_hopper ? choose_byte_plan(problem, device.multiprocessors) : BytePlan{-1});
   std::vector<MatmulChoice> choices;
   for (int i = 0; i < static_cast<int>(byte_configs().size()); ++i) {
     const std::string name = std::string(prefix).append(byte_configs()[static_cast<std::size_t>(i)].name);
@@ -164,6 +183,7 @@ std::vector<MatmulChoice> hopper_choices(const ByteProblem& problem, const ByteD
     } else {
       const BytePlan plan = choice.chosen ? best : make_byte_plan(problem, i, 1, device.multiprocessors);
       choice.reason = fmt::format("{} tiles in {} parts, about {:.1f} us", plan.tiles, plan.parts, estimate_byte_plan(problem, plan));
+      if (choice.chosen && measured) choice.reason += fmt::format("; tuned: {:.1f} us measured", tuned->microseconds);
     }
     choices.push_back(std::move(choice));
   }
@@ -171,7 +191,8 @@ std::vector<MatmulChoice> hopper_choices(const ByteProblem& problem, const ByteD
 }
 
 BytePlan hopper_plan(const ByteProblem& problem, const ByteDevice& device, std::string_view prefix, std::string_view kernel) {
-  if (kernel.empty()) return choose_byte_plan(problem, device.multiprocessors);
+  if (kernel.empty())
+    return tuned_plan(problem, tuned_kernel(problem), prefix, device.multiprocessors).value_or(choose_byte_plan(problem, device.multiprocessors));
   constexpr int kSomeParts = 3;  // where there is room, so that tests reach them
   for (int i = 0; i < static_cast<int>(byte_configs().size()); ++i) {
     if (kernel != std::string(prefix).append(byte_configs()[static_cast<std::size_t>(i)].name)) continue;
@@ -187,9 +208,10 @@ void add_library_choice(std::vector<MatmulChoice>& choices, const ByteProblem& p
   if (refusal.empty() && here && !library_takes(problem)) refusal = "the library refuses it";
   MatmulChoice row{std::string(name), "cuBLASLt", refusal.empty(), false, std::string(refusal)};
   if (row.accepted) {
-    const double estimate = estimate_library_product(problem);
-    row.chosen = estimate < estimate_byte_plan(problem, choose_byte_plan(problem, device.multiprocessors));
-    row.reason = fmt::format("about {:.1f} us", estimate);
+    const std::optional<TunedKernel> tuned = tuned_kernel(problem);
+    row.chosen = is_best_in_library(problem, tuned, name, device.multiprocessors);
+    row.reason = fmt::format("about {:.1f} us", estimate_library_product(problem));
+    if (tuned && tuned->kernel == name) row.reason += fmt::format("; tuned: {:.1f} us measured", tuned->microseconds);
     if (row.chosen)
       for (MatmulChoice& other : choices) other.chosen = false;
   }
@@ -203,8 +225,7 @@ bool is_for_library(const ByteProblem& problem, const ByteDevice& device, std::s
     return true;
   }
   return kernel.empty() && library_refuses(problem).empty() &&
-         estimate_library_product(problem) < estimate_byte_plan(problem, choose_byte_plan(problem, device.multiprocessors)) &&
-         library_takes(problem);
+         is_best_in_library(problem, tuned_kernel(problem), name, device.multiprocessors) && library_takes(problem);
 }
 
 /// Bias and residual of a product into y [.., n].

@@ -31,6 +31,7 @@ struct Interrupted {};
 struct Context {
   int threads = 0;  ///< 0: as many as the machine has
   std::string cpu;
+  std::string tuned;  ///< a file of measured choices of GPU kernels
   bool json = false, quiet = false, no_color = false;
 
   std::vector<std::string> arguments;  ///< after the program's name

@@ -18,6 +18,7 @@
 #include "narrow/error.h"
 #include "narrow/matmul.h"
 #include "narrow/quantize.h"
+#include "narrow/tuned_kernels.h"
 #include "report/table.h"
 
 namespace narrow::command {
@@ -172,15 +173,21 @@ void explain(Context& context, const std::string& name) {
   context.print(text.render(context.out));
 }
 
-/// The rows of the product's table for x [M, K] times w [N, K], with the reason for each.
-void explain_product(Context& context, const std::vector<std::string>& words) {
-  std::int64_t sizes[3] = {};
+/// M, N and K of `option M N K SCHEME`.
+std::array<std::int64_t, 3> sizes_of(const std::vector<std::string>& words, const char* option) {
+  std::array<std::int64_t, 3> sizes{};
   for (std::size_t i = 0; i < 3; ++i) {
     const char* end = words[i].data() + words[i].size();
     const auto [stop, error] = std::from_chars(words[i].data(), end, sizes[i]);
     if (error != std::errc{} || stop != end || sizes[i] < 1)
-      throw InvalidArgument(fmt::format("kernels: '{}' is not a size; write --explain M N K SCHEME with sizes from 1", words[i]));
+      throw InvalidArgument(fmt::format("kernels: '{}' is not a size; write {} M N K SCHEME with sizes from 1", words[i], option));
   }
+  return sizes;
+}
+
+/// The rows of the product's table for x [M, K] times w [N, K], with the reason for each.
+void explain_product(Context& context, const std::vector<std::string>& words) {
+  const auto sizes = sizes_of(words, "--explain");
   const Scheme scheme = Scheme::parse(words[3]);
   Json rows = Json::array();
   report::Table text({{"kernel"}, {"instruction set"}, {"accepts"}, {"why"}});
@@ -192,9 +199,38 @@ void explain_product(Context& context, const std::vector<std::string>& words) {
   // Weights in fp8 and int8: how an H200 would multiply them, with activations in the scales that go with them.
   for (const MatmulChoice& choice : cuda::explain_fp8_matmul(sizes[0], sizes[1], sizes[2], scheme)) add(choice);
   for (const MatmulChoice& choice : cuda::explain_int8_matmul(sizes[0], sizes[1], sizes[2], scheme)) add(choice);
+  // Weights in int4, with activations in int8.
+  for (const MatmulChoice& choice : cuda::explain_int4_matmul(sizes[0], sizes[1], sizes[2], scheme)) add(choice);
   // And with activations in fp16.
   for (const MatmulChoice& choice : cuda::explain_weight_matmul(sizes[0], sizes[1], sizes[2], scheme)) add(choice);
   context.answer(Json{{"m", sizes[0]}, {"n", sizes[1]}, {"k", sizes[2]}, {"scheme", scheme.to_string()}, {"rows", rows}});
+  context.print(text.render(context.out));
+}
+
+/// Times the rows of a product on this machine's GPU, and keeps the fastest in the file of --tuned.
+void tune_product(Context& context, const std::vector<std::string>& words) {
+  const auto sizes = sizes_of(words, "--tune");
+  const Scheme scheme = Scheme::parse(words[3]);
+  if (cuda::explain_fp8_matmul(sizes[0], sizes[1], sizes[2], scheme).empty() && cuda::explain_int8_matmul(sizes[0], sizes[1], sizes[2], scheme).empty())
+    throw Unsupported(fmt::format("kernels: --tune takes weights in fp8_e4m3 and int8 whose products this build has, not {}", scheme.to_string()));
+  const TunedMachine here = cuda::tuned_machine();
+  TunedKernels file{here, {}};
+  if (!context.tuned.empty() && std::filesystem::exists(context.tuned)) file = read_tuned_kernels(context.tuned);
+  if (file.machine != here)
+    throw InvalidArgument(fmt::format("kernels: {} was measured on '{}' with driver {} by narrow {}; write to another file, or remove this one",
+                                      context.tuned, file.machine.gpu, file.machine.driver, file.machine.narrow));
+  const std::vector<TunedKernel> timed = cuda::time_kernels(sizes[0], sizes[1], sizes[2], scheme);
+  Json rows = Json::array();
+  report::Table text({{"kernel"}, {"parts"}, {"us"}});
+  for (const TunedKernel& row : timed) {
+    rows.push_back({{"name", row.kernel}, {"parts", row.parts}, {"microseconds", row.microseconds}});
+    text.add({{row.kernel, &row == timed.data() ? Paint::kAccent : Paint::kPlain}, std::to_string(row.parts), fmt::format("{:.2f}", row.microseconds)});
+  }
+  if (!context.tuned.empty() && !timed.empty()) {
+    file.add(timed.front());
+    write_tuned_kernels(context.tuned, file);
+  }
+  context.answer(Json{{"m", sizes[0]}, {"n", sizes[1]}, {"k", sizes[2]}, {"scheme", scheme.to_string()}, {"gpu", here.gpu}, {"rows", rows}});
   context.print(text.render(context.out));
 }
 
@@ -208,9 +244,13 @@ void add_kernels(CLI::App& app, Context& context) {
   auto product = std::make_shared<std::vector<std::string>>();
   command->add_option("--explain", *product, "Show which row multiplies x [M, K] by a weight [N, K] of this scheme, and why")
       ->expected(4)->type_name("M N K SCHEME");
-  command->callback([&context, scheme, product] {
-    context.run = [&context, scheme, product] {
+  auto tuned = std::make_shared<std::vector<std::string>>();
+  command->add_option("--tune", *tuned, "Time the GPU's rows for such a product; --tuned FILE keeps the fastest for later products")
+      ->expected(4)->type_name("M N K SCHEME")->excludes("--explain");
+  command->callback([&context, scheme, product, tuned] {
+    context.run = [&context, scheme, product, tuned] {
       if (!product->empty()) return explain_product(context, *product);
+      if (!tuned->empty()) return tune_product(context, *tuned);
       scheme->empty() ? list_kernels(context) : explain(context, *scheme);
     };
   });

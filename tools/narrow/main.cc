@@ -14,6 +14,7 @@
 #include "commands.h"
 #include "device/cpu_features.h"
 #include "narrow/error.h"
+#include "narrow/tuned_kernels.h"
 #include "thread_waiting.h"
 #include "value_checks.h"
 
@@ -30,7 +31,7 @@ CLI::App* add_command(CLI::App& app, const char* name, const char* sentence, con
   command->group("Commands");
   command->set_help_flag("-h,--help", "Print this help");
   command->footer(
-      fmt::format("Example:\n{}\nOptions of every command (narrow --help): --threads, --cpu, --json, --quiet, --no-color", example));
+      fmt::format("Example:\n{}\nOptions of every command (narrow --help): --threads, --cpu, --tuned, --json, --quiet, --no-color", example));
   return command;
 }
 
@@ -41,6 +42,9 @@ void add_global_options(CLI::App& app, Context& context) {
       ->type_name("N")
       ->check(number_from(1, 4096));
   app.add_option("--cpu", context.cpu, "Use no newer instruction set: scalar, avx2, avx512, amx, neon, ..")->type_name("ISA");
+  app.add_option("--tuned", context.tuned, "Let GPU products take the kernels that `narrow kernels --tune` measured into this file")
+      ->type_name("FILE")
+      ->envname("NARROW_TUNED");
   app.add_flag("--json", context.json, "Answer in JSON on standard output, for machines");
   app.add_flag("--quiet", context.quiet, "No progress and no text; errors and --json remain");
   app.add_flag("--no-color", context.no_color, "No colours; so it is with NO_COLOR set and in a pipe");
@@ -89,6 +93,10 @@ void build_parser(CLI::App& app, Context& context) {
 
 void apply_global_options(const Context& context) {
   if (context.threads > 0) omp_set_num_threads(context.threads);
+  // What is to be measured is not taken from the file: kernels.cc reads and writes it.
+  if (!context.tuned.empty() && !context.has_argument("--tune"))
+    if (const std::string ignored = use_tuned_kernels(context.tuned, cuda::tuned_machine()); !ignored.empty())
+      std::fputs(fmt::format("{} {}\n", report::painted(context.err, report::Paint::kWarning, "narrow: warning:"), ignored).c_str(), stderr);
   if (context.cpu.empty()) return;
   const std::optional<Isa> isa = parse_isa(context.cpu);
   if (!isa) {

@@ -2,7 +2,7 @@
 /// registers and multiplied by mma.sync, operands through cp.async.
 /// Mapping:  a thread block has 128 x 128 of D, its eight warps 64 x 32 each; k in slices of 128, three of them in shared memory. The sums of
 ///           a slice are scaled and added up in fp32.
-/// Requires: compute capability 8.0; rows of A and B 16-byte aligned, zeros from k to a multiple of 16.
+/// Requires: compute capability 8.0; rows of A and B 16-byte aligned.
 /// Bound:    decoding: 6 operations per pair of e4m3, 288 per 32 mma.sync of fp16. Meaning: reference/matmul.cc.
 
 #include "kernels/cuda/byte_finish.cuh"

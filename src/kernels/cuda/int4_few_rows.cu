@@ -1,6 +1,6 @@
 /// The W4A8 product of at most 16 rows of A per pass over the weight, for Ampere and later.
 /// Mapping:  a thread block has 16 x 32 of D. Its eight warps take eight scales' columns at a time, each its own, codes straight from memory
-///           into registers one step ahead; then their integer sums meet in shared memory, and sum = fma(float(integer), scale, sum) in the
+///           into registers two steps ahead; then their integer sums meet in shared memory, and sum = fma(float(integer), scale, sum) in the
 ///           order of the columns.
 /// Requires: compute capability 8.0; what int4_product.h says of A and B.
 /// Bound:    memory, k / 2 bytes per column of D. Meaning: reference/matmul.cc, bit for bit.
@@ -20,7 +20,7 @@ using Rows = SliceRows<kStepBytes>;
 
 struct Memory {
   std::byte x[kWarps][2][kFewInt4Rows * kStepBytes];
-  int sums[kWarps][kFewInt4Rows][kPitch];  // rows of 40: lanes of a half warp write to different banks
+  int sums[2][kWarps][kFewInt4Rows][kPitch];  // of two rounds; rows of 40: lanes of a half warp write to different banks
 };
 
 /// At most four cells of one scale.
@@ -46,18 +46,21 @@ __global__ void __launch_bounds__(kThreads, 2) int4_few_rows(const Int4Problem p
     const int first = unit_of(step) * unit + step % steps * kStepCells;
     return Step{first, max(0, min(min(kStepCells, unit - step % steps * kStepCells), cells - first))};
   };
-  uint4 next[kStepCells], now[kStepCells];
-  std::uint32_t next_zeros = 0;
-  const auto load = [&](int step) {
+  uint4 now[kStepCells], next[kStepCells], after[kStepCells];
+  const auto load_words = [&](uint4 (&to)[kStepCells], int step) {
     const Step cell = cells_of(step);
 #pragma unroll
     for (int c = 0; c < kStepCells; ++c)
-      if (c < cell.count) next[c] = __ldcs(words + std::int64_t{cell.first + c} * 32);
+      if (c < cell.count) to[c] = __ldcs(words + std::int64_t{cell.first + c} * 32);
+  };
+  std::uint32_t next_zeros = 0;
+  const auto load_tokens = [&](int step) {
+    const Step cell = cells_of(step);
 #pragma unroll
     for (int i = 0; i < kFewInt4Rows * Rows::kChunks / 32; ++i) {
       const int row = (lane + 32 * i) / Rows::kChunks, chunk = lane % Rows::kChunks, k = cell.first * kCellSide + chunk * 16;
-      const bool real = row < rows && chunk < 2 * cell.count && k < p.w.k;
-      copy_chunk(memory.x[warp][step % 2] + Rows::place(row, chunk), p.a + (real ? (first_m + row) * p.a_pitch + k : 0), real);
+      const int bytes = row < rows && chunk < 2 * cell.count ? max(0, min(16, p.w.k - k)) : 0;
+      copy_chunk(memory.x[warp][step % 2] + Rows::place(row, chunk), p.a + (bytes > 0 ? (first_m + row) * p.a_pitch + k : 0), bytes);
     }
     commit_copies();
     if constexpr (kZeros)
@@ -71,14 +74,17 @@ __global__ void __launch_bounds__(kThreads, 2) int4_few_rows(const Int4Problem p
   int whole_sums[kElements] = {};
 #pragma unroll
   for (int i = 0; i < 16; ++i) parts[i / 4][i % 4] = start;
-  load(0);
+  load_words(next, 0);
+  if (rounds * steps > 1) load_words(after, 1);
+  load_tokens(0);
   for (int step = 0; step < rounds * steps; ++step) {
 #pragma unroll
-    for (int c = 0; c < kStepCells; ++c) now[c] = next[c];
+    for (int c = 0; c < kStepCells; ++c) now[c] = next[c], next[c] = after[c];
     const std::uint32_t zeros = next_zeros;
     wait_for_copies<0>();
     __syncwarp();
-    if (step + 1 < rounds * steps) load(step + 1);
+    if (step + 2 < rounds * steps) load_words(after, step + 2);
+    if (step + 1 < rounds * steps) load_tokens(step + 1);
     const int count = cells_of(step).count;
 #pragma unroll
     for (int c = 0; c < kStepCells; ++c) {
@@ -95,14 +101,19 @@ __global__ void __launch_bounds__(kThreads, 2) int4_few_rows(const Int4Problem p
     }
     if (step % steps + 1 < steps) continue;
 
+    const int first_unit = step / steps * kWarps;
+    float scales[kWarps];  // on their way while the warps meet
+#pragma unroll
+    for (int u = 0; u < kWarps; ++u)
+      scales[u] = whole || warp >= rows ? 0.0f : __ldg(p.w.scales + std::int64_t{min(first_unit + u, units - 1)} * p.w.padded_n() + first_n + lane);
+    auto& sums_here = memory.sums[step / steps % 2];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       int* pair = &parts[i / 2][i % 2 * 2];
-      *reinterpret_cast<int2*>(&memory.sums[warp][i % 2 * 8 + lane / 4][i / 2 * 8 + lane % 4 * 2]) = make_int2(pair[0], pair[1]);
+      *reinterpret_cast<int2*>(&sums_here[warp][i % 2 * 8 + lane / 4][i / 2 * 8 + lane % 4 * 2]) = make_int2(pair[0], pair[1]);
       pair[0] = pair[1] = start;
     }
     __syncthreads();
-    const int first_unit = step / steps * kWarps;
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const int row = warp + e * kWarps;
@@ -110,12 +121,11 @@ __global__ void __launch_bounds__(kThreads, 2) int4_few_rows(const Int4Problem p
 #pragma unroll
       for (int u = 0; u < kWarps; ++u) {
         if (first_unit + u >= units) break;
-        const int part = memory.sums[u][row][lane];
+        const int part = sums_here[u][row][lane];
         if (whole) whole_sums[e] += part;
-        else sums[e] = __fmaf_rn(Decoder::block_sum(part), __ldg(p.w.scales + std::int64_t{first_unit + u} * p.w.padded_n() + first_n + lane), sums[e]);
+        else sums[e] = __fmaf_rn(Decoder::block_sum(part), scales[u], sums[e]);
       }
     }
-    __syncthreads();
   }
 
   const int column = first_n + lane;

@@ -37,7 +37,7 @@ __device__ void copy_cells(std::byte* to, const Int4View& w, int first_row, int 
     const int index = static_cast<int>(threadIdx.x) + i * T::kThreads, row = first_row + index / kChunksPerRow, at = index % kChunksPerRow * 16;
     const bool real = row < w.padded_n() / kCellSide && first_cell + at / kCellBytes < w.depth_cells();
     const std::int64_t cell = std::int64_t{row} * w.depth_cells() + first_cell;
-    copy_chunk(to + index * 16, w.cells + (real ? cell * kCellBytes + at : 0), real);
+    copy_chunk(to + index * 16, w.cells + (real ? cell * kCellBytes + at : 0), real ? 16 : 0);
   }
 }
 

@@ -11,9 +11,9 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// 16 bytes, or zeros where `real` is false; the source must then be readable memory all the same.
-__device__ inline void copy_chunk(std::byte* to, const std::uint8_t* from, bool real = true) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(real ? 16 : 0) : "memory");
+/// Up to 16 bytes, and zeros after them. Without any the source must be an address all the same.
+__device__ inline void copy_chunk(std::byte* to, const std::uint8_t* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
 }
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
@@ -27,7 +27,7 @@ struct SliceRows {
   static constexpr int kChunks = kBytes / 16;
   __device__ static int place(int row, int chunk) { return row * kBytes + (chunk ^ (row / (8 / kChunks) % kChunks)) * 16; }
 
-  /// kRows rows from `first` on, columns [k, k + kBytes), by kThreads threads; zeros outside [rows, k_end].
+  /// kRows rows from `first` on, columns [k, k + kBytes), by kThreads threads; zeros from row `rows` and column k_end on.
   template <int kRows, int kThreads>
   __device__ static void copy(std::byte* to, const std::uint8_t* from, std::int64_t pitch, std::int64_t first, std::int64_t rows, int k,
                               int k_end) {
@@ -35,8 +35,8 @@ struct SliceRows {
 #pragma unroll
     for (int i = 0; i < kRows * kChunks / kThreads; ++i) {
       const int index = static_cast<int>(threadIdx.x) + i * kThreads, row = index / kChunks, chunk = index % kChunks;
-      const bool real = first + row < rows && k + chunk * 16 < k_end;
-      copy_chunk(to + place(row, chunk), from + (real ? (first + row) * pitch + k + chunk * 16 : 0), real);
+      const int bytes = first + row < rows ? max(0, min(16, k_end - k - chunk * 16)) : 0;
+      copy_chunk(to + place(row, chunk), from + (bytes > 0 ? (first + row) * pitch + k + chunk * 16 : 0), bytes);
     }
   }
 
@@ -56,11 +56,5 @@ __device__ inline void multiply_bytes(int (&d)[4], const std::uint32_t (&a)[4], 
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(low), "r"(high));
 }
-
-/// The lane's place in the results of an mma: value i is that of row row(i) and column column(i).
-struct MmaPlace {
-  static __device__ int row(int i) { return i / 2 * 8 + static_cast<int>(threadIdx.x) % 32 / 4; }
-  static __device__ int column(int i) { return static_cast<int>(threadIdx.x) % 4 * 2 + i % 2; }
-};
 
 }  // namespace narrow::cuda
