@@ -1,7 +1,8 @@
-/// W4A8 on the GPU: int8 activations x int4:block128 weights, beside the weight-only product of fp16 activations with the same weights, int8 x
-/// int8, and cuBLASLt's bf16 product, in turns in one run.
+/// W4A8 on the GPU: int8 activations x int4:block128 weights, beside the weight-only product of fp16 activations with the same weights,
+/// int8 x int8, and cuBLASLt's bf16 product, in turns in one run.
 ///   bench_cuda_int4 [--kernels]
-/// --kernels: every row of the table, too. Codes are random; weights rotate beyond the second-level cache. Microseconds, and speed-ups of W4A8.
+/// --kernels: every row of the table, too. Codes are random; weights rotate beyond the second-level cache. Microseconds, and speed-ups of
+/// W4A8.
 
 #include <cstdio>
 #include <cstring>
@@ -26,7 +27,8 @@ constexpr int kTurns = 15;
 struct Shape3 {
   std::int64_t m, n, k;
 };
-constexpr Shape3 kShapes[] = {{1, 8192, 8192}, {16, 8192, 8192}, {64, 8192, 8192}, {128, 8192, 8192}, {2048, 8192, 8192}, {4096, 4096, 4096}, {1, 4096, 4096}};
+constexpr Shape3 kShapes[] = {{1, 8192, 8192},    {16, 8192, 8192},   {64, 8192, 8192}, {128, 8192, 8192},
+                              {2048, 8192, 8192}, {4096, 4096, 4096}, {1, 4096, 4096}};
 
 __global__ void fill(std::uint32_t* out, std::int64_t count, std::uint32_t seed, std::uint32_t mask, std::uint32_t bits) {
   for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += std::int64_t{gridDim.x} * blockDim.x) {
@@ -68,7 +70,8 @@ void measure(const Shape3& s, const bench::CublasLt& lt, bool kernels, cuda::Str
     only.push_back(cuda::prepare_weight(q, stream));
     cuda::synchronize(stream);
   }
-  for (std::uint32_t i = 0; i < sets_for(8); ++i) int8.push_back(cuda::prepare_int8(random("int8:row", s.n, s.k, 5 * i, stream), stream, false));
+  for (std::uint32_t i = 0; i < sets_for(8); ++i)
+    int8.push_back(cuda::prepare_int8(random("int8:row", s.n, s.k, 5 * i, stream), stream, false));
   for (std::uint32_t i = 0; i < sets_for(16); ++i) {
     dense.push_back(Tensor::empty(DType::kBf16, {s.n, s.k}, kDevice));
     fill_floats(dense[i].data(), dense[i].byte_size(), 7 * i, stream, true);
@@ -90,13 +93,14 @@ void measure(const Shape3& s, const bench::CublasLt& lt, bool kernels, cuda::Str
   }
   const std::vector<double> us = bench::in_turns(all, kTurns);
   const double work = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
-  std::printf("%5ld x %ld x %ld   W4A8 %8.2f us %6.0f TOP/s %5.2f TB/s   weight-only fp16 %8.2f (%.2fx)   int8 %8.2f (%.2fx)", s.m, s.n, s.k, us[0],
-              work / us[0] * 1e-6, static_cast<double>(int4[0].byte_size()) / us[0] * 1e-6, us[1], us[1] / us[0], us[2], us[2] / us[0]);
+  std::printf("%5ld x %ld x %ld   W4A8 %8.2f us %6.0f TOP/s %5.2f TB/s   weight-only fp16 %8.2f (%.2fx)   int8 %8.2f (%.2fx)", s.m, s.n,
+              s.k, us[0], work / us[0] * 1e-6, static_cast<double>(int4[0].byte_size()) / us[0] * 1e-6, us[1], us[1] / us[0], us[2],
+              us[2] / us[0]);
   if (theirs) std::printf("   cuBLASLt bf16 %8.2f (%.2fx)", us[3], us[3] / us[0]);
   std::printf("\n");
   if (!kernels) return;
   for (const std::string& name : cuda::int4_matmul_kernel_names()) {
-    if (name.starts_with("any") || (name.ends_with("few_rows") && s.m > 64)) continue;
+    if (name.starts_with("any") || ((name.ends_with("few_rows") || name.ends_with("16x64")) && s.m > 64)) continue;
     cuda::Int8MatmulOptions options;
     options.kernel = name;
     TimedGraph one(

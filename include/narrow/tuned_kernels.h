@@ -22,12 +22,12 @@ struct TunedMachine {
 
 /// A product and a row of its table.
 struct TunedKernel {
-  std::string types;                ///< fp8_e4m3 x fp8_e4m3, fp8_e4m3 x fp8_e5m2, fp8_e5m2 x fp8_e4m3, int8 x int8
-  std::string scales;               ///< outer, outer fast, block128 x 128x128, block128 x block128
-  std::string out;                  ///< the type of y
+  std::string types;   ///< fp8_e4m3 x fp8_e4m3, fp8_e4m3 x fp8_e5m2, fp8_e5m2 x fp8_e4m3, int8 x int8
+  std::string scales;  ///< outer, outer fast, block128 x 128x128, block128 x block128
+  std::string out;     ///< the type of y
   std::int64_t m = 0, n = 0, k = 0;
-  std::string kernel;               ///< the row's name
-  int parts = 1;                    ///< of each tile along k
+  std::string kernel;  ///< the row's name
+  int parts = 1;       ///< of each tile along k
   double microseconds = 0.0;
 
   /// Whether both are about the same product.
@@ -59,8 +59,8 @@ TunedMachine tuned_machine(int device = 0);
 /// The choices that products of this process take before the cost model's; none switches them off.
 void set_tuned_kernels(std::vector<TunedKernel> choices);
 
-/// Times every row and number of parts for x [m, k] times a weight [n, k], fp8 or int8, with x in the scales that go with the weight's: fastest
-/// first. Allocates up to about 512 MB, and waits.
+/// Times every row and number of parts for x [m, k] times a weight [n, k], fp8 or int8, with x in the scales that go with the weight's:
+/// fastest first. Allocates up to about 512 MB, and waits.
 std::vector<TunedKernel> time_kernels(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, DType out = DType::kBf16,
                                       int device = 0);
 

@@ -57,7 +57,8 @@ TunedKernels read_tuned_kernels(const std::filesystem::path& path) {
   std::size_t index = 0;
   bool in_choices = false;
   try {
-    if (!json.is_object() || json.value("format", "") != kFormat) corrupt(path, fmt::format("it is not a file of tuned kernels ({})", kFormat));
+    if (!json.is_object() || json.value("format", "") != kFormat)
+      corrupt(path, fmt::format("it is not a file of tuned kernels ({})", kFormat));
     if (const std::int64_t version = io::whole_number(json, "version"); version != kVersion)
       corrupt(path, fmt::format("its version is {}, this library reads {}", version, kVersion));
     const io::Json& machine = json.at("machine");
@@ -83,8 +84,15 @@ void write_tuned_kernels(const std::filesystem::path& path, const TunedKernels& 
   json["machine"] = {{"gpu", kernels.machine.gpu}, {"driver", kernels.machine.driver}, {"narrow", kernels.machine.narrow}};
   json["choices"] = io::OrderedJson::array();
   for (const TunedKernel& c : kernels.choices)
-    json["choices"].push_back({{"types", c.types}, {"scales", c.scales}, {"out", c.out}, {"m", c.m}, {"n", c.n}, {"k", c.k},
-                               {"kernel", c.kernel}, {"parts", c.parts}, {"microseconds", c.microseconds}});
+    json["choices"].push_back({{"types", c.types},
+                               {"scales", c.scales},
+                               {"out", c.out},
+                               {"m", c.m},
+                               {"n", c.n},
+                               {"k", c.k},
+                               {"kernel", c.kernel},
+                               {"parts", c.parts},
+                               {"microseconds", c.microseconds}});
   io::write_text(path, json.dump(1) + "\n");
 }
 
@@ -93,7 +101,8 @@ std::string use_tuned_kernels(const std::filesystem::path& path, const TunedMach
     TunedKernels kernels = read_tuned_kernels(path);
     if (kernels.machine != here)
       return fmt::format("{}: measured on '{}' with driver {} by narrow {}, not on '{}' with driver {} by narrow {}; the file is ignored",
-                         path.string(), kernels.machine.gpu, kernels.machine.driver, kernels.machine.narrow, here.gpu, here.driver, here.narrow);
+                         path.string(), kernels.machine.gpu, kernels.machine.driver, kernels.machine.narrow, here.gpu, here.driver,
+                         here.narrow);
     cuda::set_tuned_kernels(std::move(kernels.choices));
     return {};
   } catch (const Error& error) {

@@ -65,9 +65,9 @@ Int4Weight prepare_int4(const DeviceQuantized& q, Stream stream) {
   if (q.shape.size() != 2) throw InvalidArgument(fmt::format("prepare_int4: {} is not a matrix", to_string(q.shape)));
   Int4Weight w{q.scheme, q.shape[0], q.shape[1], {}, {}, {}};
   if (!can_prepare_int4(q.scheme, w.n, w.k))
-    throw Unsupported(
-        fmt::format("prepare_int4: {} with {} columns; products take int4 in tensors and rows of up to {} columns, and blocks of 32, 64, .. {} columns",
-                    q.scheme.to_string(), w.k, kMostWholeK, kMostInt4Block));
+    throw Unsupported(fmt::format(
+        "prepare_int4: {} with {} columns; products take int4 in tensors and rows of up to {} columns, and blocks of 32, 64, .. {} columns",
+        q.scheme.to_string(), w.k, kMostWholeK, kMostInt4Block));
   Int4View view{static_cast<int>(w.n), static_cast<int>(w.k), block_of(w.scheme, w.n, w.k)};
   const std::size_t scales = static_cast<std::size_t>(view.blocks()) * static_cast<std::size_t>(view.padded_n());
   const DeviceGuard guard(q.device().index);
@@ -92,8 +92,10 @@ Int4Problem int4_problem(const Int8Matrix& x, const Int4Weight& w, const Tensor&
   require(w.device() == device && y.device() == device, "x, w and y must be on one device");
   require(x.k == w.k, fmt::format("x has {} columns and w has {}", x.k, w.k));
   require(x.rows <= kMost, "x has more than 2^30 rows");
-  if (x.layout != Layout::kRow || options.y_layout != Layout::kRow) throw Unsupported("matmul: products with int4 weights read and write rows");
-  if (x.scheme.asymmetric) throw Unsupported(fmt::format("matmul: x is {}; products with int4 weights take symmetric activations", x.scheme.to_string()));
+  if (x.layout != Layout::kRow || options.y_layout != Layout::kRow)
+    throw Unsupported("matmul: products with int4 weights read and write rows");
+  if (x.scheme.asymmetric)
+    throw Unsupported(fmt::format("matmul: x is {}; products with int4 weights take symmetric activations", x.scheme.to_string()));
   if (y.dtype() == DType::kI32) throw Unsupported("matmul: y is I32; products with int4 weights give F32, F16, BF16 or I8");
   if (y.shape() != Shape{x.rows, w.n})
     throw InvalidArgument(fmt::format("matmul: y is {}, the product is {}", to_string(y.shape()), to_string(Shape{x.rows, w.n})));
@@ -118,7 +120,8 @@ void matmul(const Int8Matrix& x, const Int4Weight& w, const Tensor& y, Stream st
   if (y.size() == 0) return;
   const DeviceGuard guard(x.device().index);
   const ByteDevice device = byte_device();
-  if (asked >= 0 && !(int4_configs()[static_cast<std::size_t>(asked)].is_hopper ? device.is_hopper && has_int4_config(problem.w, asked) : device.has_mma))
+  if (asked >= 0 &&
+      !(int4_configs()[static_cast<std::size_t>(asked)].is_hopper ? device.is_hopper && has_int4_config(problem.w, asked) : device.has_mma))
     throw Unsupported(fmt::format("matmul: the kernel {} does not take this product", options.kernel));
   // A product over no columns is an empty sum: the simple kernel writes the epilogue of zero.
   if (options.kernel == kAnyName || !device.has_mma || problem.w.k == 0) return check(launch_int4_product_any(problem, stream), kAnyName);
@@ -143,7 +146,8 @@ std::vector<MatmulChoice> explain_int4_matmul(std::int64_t m, std::int64_t n, st
     const std::int64_t tiles = (m + c.tile_m - 1) / c.tile_m * ((n + c.tile_n - 1) / c.tile_n);
     const bool accepted = has_int4_config(view, i);
     choices.push_back({c.name, c.is_hopper ? "sm_90a" : "sm_80", accepted, i == best,
-                       accepted ? fmt::format("x in int8, {} tiles of {}x{}", tiles, c.tile_m, c.tile_n) : "scales of 128 or 256 columns, or of whole rows"});
+                       accepted ? fmt::format("x in int8, {} tiles of {}x{}", tiles, c.tile_m, c.tile_n)
+                                : "scales of 128 or 256 columns, or of whole rows"});
   }
   choices.push_back({std::string(kAnyName), "any", true, false, "x in int8, dp4a, without tensor cores"});
   return choices;

@@ -16,8 +16,8 @@
 namespace narrow::cuda {
 namespace {
 
-constexpr std::string_view kPrefix = "sm90_matmul_fp8_fp8_", kLibraryName = "cublaslt_matmul_fp8_fp8",
-                           kMmaName = "mma_matmul_fp8_fp8", kAnyName = "any_matmul_fp8_fp8";
+constexpr std::string_view kPrefix = "sm90_matmul_fp8_fp8_", kLibraryName = "cublaslt_matmul_fp8_fp8", kMmaName = "mma_matmul_fp8_fp8",
+                           kAnyName = "any_matmul_fp8_fp8";
 constexpr std::int64_t kBlock = 128, kAlignment = 16, kMostGroups = 65536;
 
 void require(bool condition, std::string_view sentence) {
@@ -145,13 +145,15 @@ std::vector<MatmulChoice> choices_for(const ByteProblem& problem, const ByteDevi
   add_library_choice(choices, problem, device, kLibraryName, here);
   const bool chosen = std::none_of(choices.begin(), choices.end(), [](const MatmulChoice& c) { return c.chosen; });
   choices.push_back({std::string(kMmaName), "sm_80", device.has_mma, chosen && device.has_mma,
-                     device.has_mma ? "decoded to fp16: for devices without wgmma, at most the rate of an fp16 product" : "the device is older than Ampere"});
+                     device.has_mma ? "decoded to fp16: for devices without wgmma, at most the rate of an fp16 product"
+                                    : "the device is older than Ampere"});
   choices.push_back({std::string(kAnyName), "any", true, chosen && !device.has_mma, "without tensor cores: about a hundred times slower"});
   return choices;
 }
 
 /// The measured plan among Hopper's configurations; nothing where none was measured, or it does not take the product.
-std::optional<BytePlan> tuned_plan(const ByteProblem& problem, const std::optional<TunedKernel>& tuned, std::string_view prefix, int multiprocessors) {
+std::optional<BytePlan> tuned_plan(const ByteProblem& problem, const std::optional<TunedKernel>& tuned, std::string_view prefix,
+                                   int multiprocessors) {
   if (!tuned) return std::nullopt;
   for (int i = 0; i < static_cast<int>(byte_configs().size()); ++i)
     if (tuned->kernel == std::string(prefix).append(byte_configs()[static_cast<std::size_t>(i)].name) && has_byte_config(problem, i))
@@ -192,7 +194,8 @@ std::vector<MatmulChoice> hopper_choices(const ByteProblem& problem, const ByteD
 
 BytePlan hopper_plan(const ByteProblem& problem, const ByteDevice& device, std::string_view prefix, std::string_view kernel) {
   if (kernel.empty())
-    return tuned_plan(problem, tuned_kernel(problem), prefix, device.multiprocessors).value_or(choose_byte_plan(problem, device.multiprocessors));
+    return tuned_plan(problem, tuned_kernel(problem), prefix, device.multiprocessors)
+        .value_or(choose_byte_plan(problem, device.multiprocessors));
   constexpr int kSomeParts = 3;  // where there is room, so that tests reach them
   for (int i = 0; i < static_cast<int>(byte_configs().size()); ++i) {
     if (kernel != std::string(prefix).append(byte_configs()[static_cast<std::size_t>(i)].name)) continue;

@@ -29,8 +29,8 @@ Choices& choices() {
   return all;
 }
 
-constexpr std::string_view kFp8Prefix = "sm90_matmul_fp8_fp8_", kInt8Prefix = "sm90_matmul_int8_int8_", kFp8Library = "cublaslt_matmul_fp8_fp8",
-                           kInt8Library = "cublaslt_matmul_int8_int8";
+constexpr std::string_view kFp8Prefix = "sm90_matmul_fp8_fp8_", kInt8Prefix = "sm90_matmul_int8_int8_",
+                           kFp8Library = "cublaslt_matmul_fp8_fp8", kInt8Library = "cublaslt_matmul_int8_int8";
 constexpr int kMostParts = 3, kSamples = 7;
 constexpr double kRotation = 256e6, kGraphMicroseconds = 400.0;
 

@@ -14,9 +14,13 @@ namespace narrow::cuda::testing {
 namespace {
 
 constexpr int kRandomShapes = 500;
-constexpr const char* kWeights[] = {"int4:block128", "int4:block32",      "int4:block64",      "int4:block256:asym", "int4:block96",
-                                    "int4:row",      "int4:tensor",       "int4:block128:asym", "int4:row:asym",     "int4:block160:scale=fp16",
-                                    "int4:block256", "int4:block32:asym", "int4:8x64",          "int4:block64:asym:scale=bf16"};
+constexpr const char* kWeights[] = {"int4:block128", "int4:block32",
+                                    "int4:block64",  "int4:block256:asym",
+                                    "int4:block96",  "int4:row",
+                                    "int4:tensor",   "int4:block128:asym",
+                                    "int4:row:asym", "int4:block160:scale=fp16",
+                                    "int4:block256", "int4:block32:asym",
+                                    "int4:8x64",     "int4:block64:asym:scale=bf16"};
 constexpr const char* kActivations[] = {"int8:row", "int8:tensor"};
 constexpr DType kOutputs[] = {DType::kBf16, DType::kF16, DType::kF32, DType::kI8};
 
@@ -41,7 +45,7 @@ class Int4MatmulTest : public ::testing::Test {
   struct Case {
     QuantizedTensor x, w;
     DType out = DType::kBf16;
-    MatmulOptions options;      ///< of the CPU
+    MatmulOptions options;  ///< of the CPU
     std::string kernel;
     std::int64_t gap = 0, offset = 0;
   };
@@ -92,8 +96,11 @@ TEST_F(Int4MatmulTest, RandomShapesGiveTheBitsOfTheCpu) {
   const std::vector<std::string> names = int4_matmul_kernel_names();
   for (int i = 0; i < kRandomShapes; ++i) {
     const std::int64_t m = size(pick(2) == 0 ? 20 : 300), n = size(300), k = 1 + pick(pick(4) == 0 ? 3000 : 700);
-    Case c{quantized(kActivations[pick(2)], m, k, pick(2) == 0), quantized(kWeights[pick(std::size(kWeights))], n, k, pick(2) == 0),
-           kOutputs[pick(4)], {}, {}};
+    Case c{quantized(kActivations[pick(2)], m, k, pick(2) == 0),
+           quantized(kWeights[pick(std::size(kWeights))], n, k, pick(2) == 0),
+           kOutputs[pick(4)],
+           {},
+           {}};
     if (pick(3) == 0) c.options.bias = random_values(DType::kF32, {n}, Values::kNormal, static_cast<unsigned>(i));
     if (pick(3) == 0) c.options.activation = Activation::kRelu;
     if (pick(3) == 0) c.options.residual = random_values(kTypes[pick(3)], {m, n}, Values::kNormal, static_cast<unsigned>(i) + 1);
@@ -151,7 +158,8 @@ TEST_F(Int4MatmulTest, SmoothActivationsAreClose) {
     Int8MatmulOptions gpu;
     gpu.activation = activation;
     const Tensor y = Tensor::empty(DType::kF32, {37, 150}, kDevice);
-    matmul(prepare_int8(to_device(x, kDevice, *stream_), *stream_, false), prepare_int4(to_device(w, kDevice, *stream_), *stream_), y, *stream_, gpu);
+    matmul(prepare_int8(to_device(x, kDevice, *stream_), *stream_, false), prepare_int4(to_device(w, kDevice, *stream_), *stream_), y,
+           *stream_, gpu);
     const Tensor expected = narrow::matmul(x, prepare(w), cpu), actual = to_host(y, *stream_);
     for (std::int64_t i = 0; i < expected.size(); ++i)
       ASSERT_NEAR(actual.as<float>()[i], expected.as<float>()[i], 8e-6f * (std::abs(expected.as<float>()[i]) + 1.0f)) << i;
@@ -194,7 +202,7 @@ TEST(Int4MatmulPlan, NeedsNoDevice) {
     }
     return name;
   };
-  EXPECT_EQ(chosen(1, 8192, 8192, "int4:block128"), "mma_matmul_int8_int4_few_rows");
+  EXPECT_EQ(chosen(1, 8192, 8192, "int4:block128"), "sm90_matmul_int8_int4_16x64");
   EXPECT_EQ(chosen(64, 8192, 8192, "int4:row"), "sm90_matmul_int8_int4_64x64");
   EXPECT_EQ(chosen(4096, 4096, 4096, "int4:block128:asym"), "sm90_matmul_int8_int4_128x128");
   EXPECT_EQ(chosen(4096, 4096, 4096, "int4:block64:asym"), "mma_matmul_int8_int4_128x128");

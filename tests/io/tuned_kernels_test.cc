@@ -55,14 +55,17 @@ TEST_F(TunedKernelsTest, FilesComeBackAsTheyWere) {
 }
 
 TEST_F(TunedKernelsTest, DamagedAndForeignFilesAreIgnoredInOneSentence) {
-  const std::string head = R"({"format": "narrow.tuned_kernels", "version": 1, "machine": {"gpu": "NVIDIA H200", "driver": 13000, "narrow": "0.1.0"})";
-  const std::string good = R"({"types": "int8 x int8", "scales": "outer", "out": "BF16", "m": 1, "n": 2, "k": 3, "kernel": "x", "parts": 1, "microseconds": 2})";
+  const std::string head =
+      R"({"format": "narrow.tuned_kernels", "version": 1, "machine": {"gpu": "NVIDIA H200", "driver": 13000, "narrow": "0.1.0"})";
+  const std::string good =
+      R"({"types": "int8 x int8", "scales": "outer", "out": "BF16", "m": 1, "n": 2, "k": 3, "kernel": "x", "parts": 1, "microseconds": 2})";
   EXPECT_EQ(use_tuned_kernels(file(head + R"(, "choices": [)" + good + "]}"), kMachine), "");
   for (const std::string& text :
        {std::string(), std::string("{"), std::string("[]"), std::string("null"), std::string(R"({"format": "other"})"), head + "}",
         head + R"(, "choices": 3})", head + R"(, "choices": [3]})", head + R"(, "choices": [{}]})",
-        std::string(R"({"format": "narrow.tuned_kernels", "version": 2})"), std::string(R"({"format": "narrow.tuned_kernels", "version": "1"})"),
-        std::string(R"({"format": 7})"), head + R"(, "choices": [)" + std::string(good).replace(good.find("\"m\": 1"), 6, "\"m\": 0") + "]}",
+        std::string(R"({"format": "narrow.tuned_kernels", "version": 2})"),
+        std::string(R"({"format": "narrow.tuned_kernels", "version": "1"})"), std::string(R"({"format": 7})"),
+        head + R"(, "choices": [)" + std::string(good).replace(good.find("\"m\": 1"), 6, "\"m\": 0") + "]}",
         head + R"(, "choices": [)" + std::string(good).replace(good.find("\"m\": 1"), 6, "\"m\": 1e99") + "]}",
         head + R"(, "choices": [)" + std::string(good).replace(good.find("\"parts\": 1"), 10, "\"parts\": -1") + "]}",
         head + R"(, "choices": [)" + std::string(good).replace(good.find("\"x\""), 3, "[]") + "]}"}) {

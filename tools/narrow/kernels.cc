@@ -211,20 +211,25 @@ void explain_product(Context& context, const std::vector<std::string>& words) {
 void tune_product(Context& context, const std::vector<std::string>& words) {
   const auto sizes = sizes_of(words, "--tune");
   const Scheme scheme = Scheme::parse(words[3]);
-  if (cuda::explain_fp8_matmul(sizes[0], sizes[1], sizes[2], scheme).empty() && cuda::explain_int8_matmul(sizes[0], sizes[1], sizes[2], scheme).empty())
-    throw Unsupported(fmt::format("kernels: --tune takes weights in fp8_e4m3 and int8 whose products this build has, not {}", scheme.to_string()));
+  if (cuda::explain_fp8_matmul(sizes[0], sizes[1], sizes[2], scheme).empty() &&
+      cuda::explain_int8_matmul(sizes[0], sizes[1], sizes[2], scheme).empty())
+    throw Unsupported(fmt::format("kernels: --tune takes weights in fp8_e4m3 and int8 whose products this build has, not {}",
+                                  scheme.to_string()));
   const TunedMachine here = cuda::tuned_machine();
   TunedKernels file{here, {}};
   if (!context.tuned.empty() && std::filesystem::exists(context.tuned)) file = read_tuned_kernels(context.tuned);
   if (file.machine != here)
-    throw InvalidArgument(fmt::format("kernels: {} was measured on '{}' with driver {} by narrow {}; write to another file, or remove this one",
-                                      context.tuned, file.machine.gpu, file.machine.driver, file.machine.narrow));
+    throw InvalidArgument(
+        fmt::format("kernels: {} was measured on '{}' with driver {} by narrow {}; write to another file, or remove this one",
+                    context.tuned, file.machine.gpu, file.machine.driver, file.machine.narrow));
   const std::vector<TunedKernel> timed = cuda::time_kernels(sizes[0], sizes[1], sizes[2], scheme);
   Json rows = Json::array();
   report::Table text({{"kernel"}, {"parts"}, {"us"}});
   for (const TunedKernel& row : timed) {
     rows.push_back({{"name", row.kernel}, {"parts", row.parts}, {"microseconds", row.microseconds}});
-    text.add({{row.kernel, &row == timed.data() ? Paint::kAccent : Paint::kPlain}, std::to_string(row.parts), fmt::format("{:.2f}", row.microseconds)});
+    text.add({{row.kernel, &row == timed.data() ? Paint::kAccent : Paint::kPlain},
+              std::to_string(row.parts),
+              fmt::format("{:.2f}", row.microseconds)});
   }
   if (!context.tuned.empty() && !timed.empty()) {
     file.add(timed.front());

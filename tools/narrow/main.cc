@@ -31,7 +31,8 @@ CLI::App* add_command(CLI::App& app, const char* name, const char* sentence, con
   command->group("Commands");
   command->set_help_flag("-h,--help", "Print this help");
   command->footer(
-      fmt::format("Example:\n{}\nOptions of every command (narrow --help): --threads, --cpu, --tuned, --json, --quiet, --no-color", example));
+      fmt::format("Example:\n{}\nOptions of every command (narrow --help): --threads, --cpu, --tuned, --json, --quiet, --no-color",
+                  example));
   return command;
 }
 
@@ -96,7 +97,8 @@ void apply_global_options(const Context& context) {
   // What is to be measured is not taken from the file: kernels.cc reads and writes it.
   if (!context.tuned.empty() && !context.has_argument("--tune"))
     if (const std::string ignored = use_tuned_kernels(context.tuned, cuda::tuned_machine()); !ignored.empty())
-      std::fputs(fmt::format("{} {}\n", report::painted(context.err, report::Paint::kWarning, "narrow: warning:"), ignored).c_str(), stderr);
+      std::fputs(fmt::format("{} {}\n", report::painted(context.err, report::Paint::kWarning, "narrow: warning:"), ignored).c_str(),
+                 stderr);
   if (context.cpu.empty()) return;
   const std::optional<Isa> isa = parse_isa(context.cpu);
   if (!isa) {

@@ -1,6 +1,7 @@
 /// The fp8 product of Ampere, Ada and later: D = epilogue(A * B^T), all scalings, groupings and formats. Codes are decoded to fp16 in
 /// registers and multiplied by mma.sync, operands through cp.async.
-/// Mapping:  a thread block has 128 x 128 of D, its eight warps 64 x 32 each; k in slices of 128, three of them in shared memory. The sums of
+/// Mapping:  a thread block has 128 x 128 of D, its eight warps 64 x 32 each; k in slices of 128, three of them in shared memory. The sums
+/// of
 ///           a slice are scaled and added up in fp32.
 /// Requires: compute capability 8.0; rows of A and B 16-byte aligned.
 /// Bound:    decoding: 6 operations per pair of e4m3, 288 per 32 mma.sync of fp16. Meaning: reference/matmul.cc.
@@ -18,8 +19,8 @@ constexpr int kWarpRows = 64, kWarpColumns = 32, kPitch = 40, kShared = kStages 
 static_assert(kThreads / 32 * kWarpRows * kPitch * 4 <= kShared);
 using Rows = SliceRows<kBlock>;
 
-/// Two codes of a word, 0 and 1 or 2 and 3, as two fp16: e5m2 as it is, e4m3 divided by 2^8 (its exponent field lands in fp16's). The NaN of
-/// e4m3, all ones, is the only code that carries into fp16's highest exponent bit, and becomes a NaN there.
+/// Two codes of a word, 0 and 1 or 2 and 3, as two fp16: e5m2 as it is, e4m3 divided by 2^8 (its exponent field lands in fp16's). The NaN
+/// of e4m3, all ones, is the only code that carries into fp16's highest exponent bit, and becomes a NaN there.
 template <bool kE5m2>
 __device__ inline std::uint32_t decode_pair(std::uint32_t word, int half) {
   const std::uint32_t spread = __byte_perm(word, 0u, half == 0 ? 0x1404u : 0x3424u);
@@ -78,9 +79,11 @@ struct BlockScales {
     if (is_outer(p.scaling)) return;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const float* a = p.a_scales + block * p.a_scale_rows + place.to_scales;
-    const float tile = p.scaling == ByteScaling::kBlockTile ? __ldg(p.b_scales + (std::int64_t{place.group} * ((p.n + kBlock - 1) / kBlock) + column / kBlock) *
-                                                                                     ((p.k + kBlock - 1) / kBlock) + block)
-                                                            : 0.0f;
+    const float tile =
+        p.scaling == ByteScaling::kBlockTile
+            ? __ldg(p.b_scales +
+                    (std::int64_t{place.group} * ((p.n + kBlock - 1) / kBlock) + column / kBlock) * ((p.k + kBlock - 1) / kBlock) + block)
+            : 0.0f;
     const float* b = p.b_scales + block * p.b_scale_rows + place.b_scale_first;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -124,7 +127,7 @@ __global__ void __launch_bounds__(kThreads) fp8_product_mma(const ByteProblem p,
       for (int i = 0; i < 4; ++i) Rows::load_fragment(a[i], stage, row + i * 16, step * 2);
 #pragma unroll
       for (int j = 0; j < 2; ++j) Rows::load_fragment(b[j], stage + kSliceBytes, column + j * 16, step * 2);
-      // A lane's four neighbouring codes go to k = 2q, 2q + 1, 2q + 8, 2q + 9 of both sides: an order of k like any other.
+        // A lane's four neighbouring codes go to k = 2q, 2q + 1, 2q + 8, 2q + 9 of both sides: an order of k like any other.
 #pragma unroll
       for (int chunk = 0; chunk < 2; ++chunk) {
         std::uint32_t low[4], high[4];
@@ -160,7 +163,8 @@ __global__ void __launch_bounds__(kThreads) fp8_product_mma(const ByteProblem p,
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
     const float* pair = &sums[i / 8][i / 2 % 4][i % 2 * 2];
-    *reinterpret_cast<float2*>(staged + (i / 8 * 16 + i % 2 * 8 + lane / 4) * kPitch + i / 2 % 4 * 8 + lane % 4 * 2) = make_float2(pair[0], pair[1]);
+    *reinterpret_cast<float2*>(staged + (i / 8 * 16 + i % 2 * 8 + lane / 4) * kPitch + i / 2 % 4 * 8 + lane % 4 * 2) =
+        make_float2(pair[0], pair[1]);
   }
   __syncwarp();
   const int n = first_n + column + lane;
@@ -176,7 +180,8 @@ __global__ void __launch_bounds__(kThreads) fp8_product_mma(const ByteProblem p,
 }  // namespace
 
 int launch_fp8_product_mma(const ByteProblem& p, Stream stream) {
-  const auto kernel = p.a_is_e5m2 ? fp8_product_mma<true, false> : (p.b_is_e5m2 ? fp8_product_mma<false, true> : fp8_product_mma<false, false>);
+  const auto kernel =
+      p.a_is_e5m2 ? fp8_product_mma<true, false> : (p.b_is_e5m2 ? fp8_product_mma<false, true> : fp8_product_mma<false, false>);
   const bool batched = p.grouping == ByteGrouping::kRowCounts || p.grouping == ByteGrouping::kDepth;
   const std::int64_t tiles_n = (p.n + kTile - 1) / kTile, tiles = (p.m + kTile - 1) / kTile;
   // Groups of rows may each end in the middle of a tile.

@@ -1,7 +1,8 @@
 /// The W4A8 product of at most 16 rows of A per pass over the weight, for Ampere and later.
-/// Mapping:  a thread block has 16 x 32 of D. Its eight warps take eight scales' columns at a time, each its own, codes straight from memory
-///           into registers two steps ahead; then their integer sums meet in shared memory, and sum = fma(float(integer), scale, sum) in the
-///           order of the columns.
+/// Mapping:  a thread block has 16 x 32 of D. Its eight warps take eight scales' columns at a time, each its own, codes straight from
+/// memory
+///           into registers two steps ahead; then their integer sums meet in shared memory, and sum = fma(float(integer), scale, sum) in
+///           the order of the columns.
 /// Requires: compute capability 8.0; what int4_product.h says of A and B.
 /// Bound:    memory, k / 2 bytes per column of D. Meaning: reference/matmul.cc, bit for bit.
 
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(kThreads, 2) int4_few_rows(const Int4Problem p
     return Step{first, max(0, min(min(kStepCells, unit - step % steps * kStepCells), cells - first))};
   };
   uint4 now[kStepCells], next[kStepCells], after[kStepCells];
-  const auto load_words = [&](uint4 (&to)[kStepCells], int step) {
+  const auto load_words = [&](uint4(&to)[kStepCells], int step) {
     const Step cell = cells_of(step);
 #pragma unroll
     for (int c = 0; c < kStepCells; ++c)
@@ -105,7 +106,8 @@ __global__ void __launch_bounds__(kThreads, 2) int4_few_rows(const Int4Problem p
     float scales[kWarps];  // on their way while the warps meet
 #pragma unroll
     for (int u = 0; u < kWarps; ++u)
-      scales[u] = whole || warp >= rows ? 0.0f : __ldg(p.w.scales + std::int64_t{min(first_unit + u, units - 1)} * p.w.padded_n() + first_n + lane);
+      scales[u] =
+          whole || warp >= rows ? 0.0f : __ldg(p.w.scales + std::int64_t{min(first_unit + u, units - 1)} * p.w.padded_n() + first_n + lane);
     auto& sums_here = memory.sums[step / steps % 2];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -122,8 +124,10 @@ __global__ void __launch_bounds__(kThreads, 2) int4_few_rows(const Int4Problem p
       for (int u = 0; u < kWarps; ++u) {
         if (first_unit + u >= units) break;
         const int part = sums_here[u][row][lane];
-        if (whole) whole_sums[e] += part;
-        else sums[e] = __fmaf_rn(Decoder::block_sum(part), scales[u], sums[e]);
+        if (whole)
+          whole_sums[e] += part;
+        else
+          sums[e] = __fmaf_rn(Decoder::block_sum(part), scales[u], sums[e]);
       }
     }
   }
@@ -134,7 +138,8 @@ __global__ void __launch_bounds__(kThreads, 2) int4_few_rows(const Int4Problem p
     const int row = first_m + warp + e * kWarps;
     if (row >= p.m || column >= p.w.n) break;
     const float scale = __ldg(p.a_scales + row * p.a_scale_step);
-    const float v = whole ? __fmul_rn(Decoder::whole_sum(whole_sums[e]), __fmul_rn(scale, __ldg(p.w.scales + column))) : __fmul_rn(sums[e], scale);
+    const float v =
+        whole ? __fmul_rn(Decoder::whole_sum(whole_sums[e]), __fmul_rn(scale, __ldg(p.w.scales + column))) : __fmul_rn(sums[e], scale);
     finish_product(p.epilogue, p.d, v, row, column, p.w.n, row * p.d_pitch + column);
   }
 }

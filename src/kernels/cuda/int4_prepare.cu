@@ -65,7 +65,8 @@ __global__ void write_grid(const Int4View from, const Int4Canonical to) {
   if (index >= to.grid.count()) return;
   const std::int64_t row = index / to.grid.cols * to.grid.tile_rows, at = index % to.grid.cols * from.padded_n();
   const float scale = from.scales[at + row];
-  store_scale_code(to.scales, to.scheme.scale, index, to.scheme.scale.bits == 32 ? std::bit_cast<std::uint32_t>(scale) : encode(to.scheme.scale, scale));
+  store_scale_code(to.scales, to.scheme.scale, index,
+                   to.scheme.scale.bits == 32 ? std::bit_cast<std::uint32_t>(scale) : encode(to.scheme.scale, scale));
   if (from.zeros != nullptr) to.zero_points[index] = from.zeros[at + Int4View::zero_place(static_cast<int>(row))];
 }
 

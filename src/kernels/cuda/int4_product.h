@@ -19,11 +19,11 @@ constexpr int kCellSide = 32, kCellBytes = kCellSide * kCellSide / 2;
 /// Columns that may share a scale, a multiple of 32: with so many, 16 times an int32 sum of products stays below 2^22 in size.
 constexpr int kMostInt4Block = 256;
 
-/// A prepared weight. Scales are fp32 [blocks, padded n]; zero points are bytes [blocks, padded n], the four of rows r, r + 8, r + 16, r + 24
-/// of a cell together.
+/// A prepared weight. Scales are fp32 [blocks, padded n]; zero points are bytes [blocks, padded n], the four of rows r, r + 8, r + 16, r +
+/// 24 of a cell together.
 struct Int4View {
   int n = 0, k = 0;
-  int block = 0;   ///< columns that share a scale, a multiple of 32; 0: all of them
+  int block = 0;  ///< columns that share a scale, a multiple of 32; 0: all of them
   const std::uint8_t* cells = nullptr;
   const float* scales = nullptr;
   const std::uint8_t* zeros = nullptr;  ///< of asymmetric schemes
@@ -42,9 +42,9 @@ struct Int4Problem {
   const std::uint8_t* a = nullptr;  ///< signed codes; rows 16-byte aligned, zeros from k to a multiple of 16
   std::int64_t a_pitch = 0;
   const float* a_scales = nullptr;
-  int a_scale_step = 0;             ///< 1: one scale per row; 0: one for all
+  int a_scale_step = 0;  ///< 1: one scale per row; 0: one for all
   Int4View w;
-  ByteEpilogue epilogue;            ///< out: kF32, kF16, kBf16, kI8
+  ByteEpilogue epilogue;  ///< out: kF32, kF16, kBf16, kI8
   void* d = nullptr;
   std::int64_t d_pitch = 0;
 };

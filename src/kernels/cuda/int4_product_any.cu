@@ -36,7 +36,8 @@ __global__ void int4_product_any(const Int4Problem p) {
   const int column = static_cast<int>(blockIdx.x) * kSide + static_cast<int>(threadIdx.x) % kSide;
   if (column >= p.w.n) return;
   const bool whole = p.w.block == 0;
-  for (int row = static_cast<int>(blockIdx.y) * kSide + static_cast<int>(threadIdx.x) / kSide; row < p.m; row += static_cast<int>(gridDim.y) * kSide) {
+  for (int row = static_cast<int>(blockIdx.y) * kSide + static_cast<int>(threadIdx.x) / kSide; row < p.m;
+       row += static_cast<int>(gridDim.y) * kSide) {
     float sum = 0.0f;
     for (int block = 0, cell = 0; block < p.w.blocks(); ++block) {
       const std::int64_t at = std::int64_t{block} * p.w.padded_n();

@@ -1,5 +1,6 @@
 /// The W4A8 product of Ampere and later: D = epilogue(A * B^T) of int8 and int4 by mma.sync, operands through cp.async.
-/// Mapping:  a warp has 16 kRowTiles x 32 of D, a thread block kWarpsM x kWarpsN of them; k in slices of 128, kStages of them in shared memory.
+/// Mapping:  a warp has 16 kRowTiles x 32 of D, a thread block kWarpsM x kWarpsN of them; k in slices of 128, kStages of them in shared
+/// memory.
 ///           Sums of a scale's columns are exact integers; after them sum = fma(float(integer), scale, sum).
 /// Requires: compute capability 8.0; what int4_product.h says of A and B.
 /// Bound:    the tensor cores' mma.sync rate, beside it two FMAs and a move per element of D and block. Meaning: reference/matmul.cc,
@@ -24,7 +25,7 @@ struct Tile {
   static constexpr int kABytes = kTileM * kSlice, kStageBytes = kABytes + kWarpsN * kCellRowBytes;
   /// Sums on their way to D, fp32: rows of 40, so that neither side meets the same bank twice.
   static constexpr int kPitch = 40, kStagedBytes = kThreads / 32 * kRows * kPitch * 4;
-  static constexpr int kShared = kStages * kStageBytes > kStagedBytes ? kStages * kStageBytes : kStagedBytes;
+  static constexpr int kShared = kStages * kStageBytes > kStagedBytes ? kStages* kStageBytes : kStagedBytes;
 };
 
 /// kWarpsN rows of cells, four cells of each; zeros outside.
@@ -34,7 +35,8 @@ __device__ void copy_cells(std::byte* to, const Int4View& w, int first_row, int 
   static_assert(kChunks % T::kThreads == 0);
 #pragma unroll
   for (int i = 0; i < kChunks / T::kThreads; ++i) {
-    const int index = static_cast<int>(threadIdx.x) + i * T::kThreads, row = first_row + index / kChunksPerRow, at = index % kChunksPerRow * 16;
+    const int index = static_cast<int>(threadIdx.x) + i * T::kThreads, row = first_row + index / kChunksPerRow,
+              at = index % kChunksPerRow * 16;
     const bool real = row < w.padded_n() / kCellSide && first_cell + at / kCellBytes < w.depth_cells();
     const std::int64_t cell = std::int64_t{row} * w.depth_cells() + first_cell;
     copy_chunk(to + index * 16, w.cells + (real ? cell * kCellBytes + at : 0), real ? 16 : 0);
@@ -156,7 +158,8 @@ template <class T>
 int launch(const Int4Problem& p, Stream stream) {
   const std::int64_t tiles_m = (p.m + T::kTileM - 1) / T::kTileM, tiles_n = (p.w.n + T::kTileN - 1) / T::kTileN;
   if (tiles_m * tiles_n > 0x7FFFFFFF) return cudaErrorInvalidConfiguration;
-  if (const cudaError_t error = cudaFuncSetAttribute(int4_product<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kShared)) return error;
+  if (const cudaError_t error = cudaFuncSetAttribute(int4_product<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kShared))
+    return error;
   int4_product<T><<<static_cast<unsigned>(tiles_m * tiles_n), T::kThreads, T::kShared, stream>>>(p, static_cast<int>(tiles_n));
   return cudaGetLastError();
 }

@@ -110,7 +110,8 @@ bool have_product(const Scheme& weight, const ActivationScheme& activation, std:
   if (k % 16 != 0 || x.asymmetric || x.scale != kFp32 || x.has_outer_scale || x.rule != ScaleRule::kLargest) return false;
   const bool outer_x = activation.is_static ? x.granularity.kind == Granularity::Kind::kTensor : x.granularity == Granularity::row();
   if (x.element == kInt8 && weight.element.bits == 4) return outer_x && cuda::can_prepare_int4(weight, n, k);
-  if (weight.element != x.element || weight.asymmetric || weight.scale != kFp32 || weight.has_outer_scale || weight.rule != ScaleRule::kLargest)
+  if (weight.element != x.element || weight.asymmetric || weight.scale != kFp32 || weight.has_outer_scale ||
+      weight.rule != ScaleRule::kLargest)
     return false;
   const bool outer = outer_x && (weight.granularity.kind == Granularity::Kind::kTensor || weight.granularity == Granularity::row());
   if (weight.element == kInt8) return outer;

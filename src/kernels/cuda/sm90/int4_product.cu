@@ -1,7 +1,7 @@
 /// The W4A8 product on Hopper, D^T = W * A^T: int4 codes decoded to bytes in registers, wgmma with the tokens in shared memory.
-/// Mapping:  persistent thread blocks of kGroups * 64 rows of the weight x kTokens tokens. A producer thread copies slices of 128 columns
-///           (tokens by tensor copies; cells, scales and zero points in bulk) into a ring of stages. Every consumer warpgroup decodes its 64
-///           rows, multiplies them by four wgmma, and, at the end of a scale's columns, sum = fma(float(integer), scale, sum) while the
+/// Mapping:  persistent thread blocks of kGroups * 64 rows of the weight x kTokens tokens. Two producer threads copy slices of 128 columns
+///           (tokens by tensor copies; cells, scales and zero points in bulk) into a ring of stages. Every consumer warpgroup decodes its
+///           64 rows, multiplies them by four wgmma, and, at the end of a scale's columns, sum = fma(float(integer), scale, sum) while the
 ///           other warpgroup's products run.
 /// Requires: compute capability 9.0; scales per row or of 128 or 256 columns; what int4_product.h says of A and B.
 /// Bound:    the bytes of the weight up to about 64 tokens, then the tensor cores and what a multiprocessor takes in. Meaning:
@@ -31,7 +31,8 @@ struct Tile {
   static constexpr int kGroups = kGroups_, kTokens = kTokens_, kStages = kStages_;
   static constexpr bool kZeros = kZeros_;
   static constexpr int kRows = kGroups * kGroupRows, kThreads = 128 * (kGroups + 1), kValues = kTokens / 2;
-  static constexpr int kTokenBytes = kTokens * kSlice, kCellRowBytes = kCellsPerSlice * kCellBytes, kCellsBytes = kRows / kCellSide * kCellRowBytes;
+  static constexpr int kTokenBytes = kTokens * kSlice, kCellRowBytes = kCellsPerSlice * kCellBytes,
+                       kCellsBytes = kRows / kCellSide * kCellRowBytes;
   /// A stage: tokens, cells, scales, zero points.
   static constexpr int kScalesAt = kTokenBytes + kCellsBytes, kZerosAt = kScalesAt + kRows * 4;
   static constexpr int kStageBytes = (kZerosAt + (kZeros ? kRows : 0) + 1023) / 1024 * 1024;
@@ -59,29 +60,68 @@ struct Shared {
   }
 };
 
-/// The block of a slice in scales and zero points.
-__device__ inline int block_of(const Int4View& w, int slice) { return w.block == 0 ? 0 : slice * kSlice / w.block; }
-
+/// The work of a thread block: a tile's first row of the weight and first token.
 template <class T>
-__device__ void produce(const Params& params, const CUtensorMap& x, const Shared<T>& shared) {
-  const Int4View& w = params.p.w;
+struct Place {
+  int row, token;
+  __device__ Place(const Params& params, int tile) : row(tile % params.row_tiles * T::kRows), token(tile / params.row_tiles * T::kTokens) {}
+};
+
+/// One thread: the tokens, and how many bytes a stage gets.
+template <class T>
+__device__ void produce_tokens(const Params& params, const CUtensorMap& x, const Shared<T>& shared) {
   Ring<T::kStages> ring;
+  const int last_cells = params.cells - (params.slices - 1) * kCellsPerSlice;
   for (int tile = static_cast<int>(blockIdx.x); tile < params.tiles; tile += static_cast<int>(gridDim.x)) {
-    const int row = tile % params.row_tiles * T::kRows, token = tile / params.row_tiles * T::kTokens;
-    const std::uint32_t rows = static_cast<std::uint32_t>(min(T::kRows, w.padded_n() - row));
+    const Place<T> place(params, tile);
+    const std::uint32_t rows = static_cast<std::uint32_t>(min(T::kRows, params.p.w.padded_n() - place.row));
+    const std::uint32_t bytes = T::kTokenBytes + T::kCellsBytes + rows * (T::kZeros ? 5 : 4),
+                        last_bytes =
+                            bytes - static_cast<std::uint32_t>((kCellsPerSlice - last_cells) * kCellBytes * (T::kRows / kCellSide));
     for (int slice = 0; slice < params.slices; ++slice, ring.advance()) {
-      const std::uint32_t cell_bytes = static_cast<std::uint32_t>(min(kCellsPerSlice, params.cells - slice * kCellsPerSlice) * kCellBytes);
-      std::byte* stage = shared.stages + ring.slot * T::kStageBytes;
       Barrier& full = shared.full[ring.slot];
       shared.empty[ring.slot].wait(ring.parity ^ 1u);
-      full.arrive_expecting(T::kTokenBytes + rows / kCellSide * cell_bytes + rows * (T::kZeros ? 5 : 4));
-      copy_box(stage, x, slice * kSlice, token, full);
-      for (std::uint32_t r = 0; r < rows / kCellSide; ++r)
-        copy_bulk(stage + T::kTokenBytes + r * T::kCellRowBytes,
-                  w.cells + (std::int64_t{row / kCellSide + static_cast<int>(r)} * params.cells + slice * kCellsPerSlice) * kCellBytes, cell_bytes, full);
-      const std::int64_t at = std::int64_t{block_of(w, slice)} * w.padded_n() + row;
-      copy_bulk(stage + T::kScalesAt, w.scales + at, rows * 4, full);
-      if constexpr (T::kZeros) copy_bulk(stage + T::kZerosAt, w.zeros + at, rows, full);
+      full.arrive_expecting(slice + 1 < params.slices ? bytes : last_bytes);
+      copy_box(shared.stages + ring.slot * T::kStageBytes, x, slice * kSlice, place.token, full);
+    }
+  }
+}
+
+/// One thread: cells, scales and zero points. It sets the pace of small tiles, so that its loop only adds to pointers.
+template <class T>
+__device__ void produce_weights(const Params& params, const Shared<T>& shared) {
+  constexpr int kCellRows = T::kRows / kCellSide;
+  const Int4View& w = params.p.w;
+  const int slices_of_scale = w.block == 0 ? params.slices : w.block / kSlice, cell_rows = w.padded_n() / kCellSide;
+  const std::uint32_t last_bytes = static_cast<std::uint32_t>((params.cells - (params.slices - 1) * kCellsPerSlice) * kCellBytes);
+  Ring<T::kStages> ring;
+  for (int tile = static_cast<int>(blockIdx.x); tile < params.tiles; tile += static_cast<int>(gridDim.x)) {
+    const Place<T> place(params, tile);
+    const std::uint32_t rows = static_cast<std::uint32_t>(min(T::kRows, w.padded_n() - place.row));
+    const std::uint8_t* cells[kCellRows];
+    // Rows beyond the weight are other rows again: their sums go nowhere.
+#pragma unroll
+    for (int r = 0; r < kCellRows; ++r)
+      cells[r] = w.cells + std::int64_t{min(place.row / kCellSide + r, cell_rows - 1)} * params.cells * kCellBytes;
+    const float* scales = w.scales + place.row;
+    const std::uint8_t* zeros = T::kZeros ? w.zeros + place.row : nullptr;
+    int left = slices_of_scale;
+    for (int slice = 0; slice < params.slices; ++slice, ring.advance()) {
+      std::byte* stage = shared.stages + ring.slot * T::kStageBytes;
+      Barrier& full = shared.full[ring.slot];
+      const std::uint32_t bytes = slice + 1 < params.slices ? T::kCellRowBytes : last_bytes;
+      shared.empty[ring.slot].wait(ring.parity ^ 1u);
+#pragma unroll
+      for (int r = 0; r < kCellRows; ++r) {
+        copy_bulk(stage + T::kTokenBytes + r * T::kCellRowBytes, cells[r], bytes, full);
+        cells[r] += T::kCellRowBytes;
+      }
+      copy_bulk(stage + T::kScalesAt, scales, rows * 4, full);
+      if constexpr (T::kZeros) copy_bulk(stage + T::kZerosAt, zeros, rows, full);
+      if (--left > 0) continue;
+      left = slices_of_scale;
+      scales += w.padded_n();
+      if constexpr (T::kZeros) zeros += w.padded_n();
     }
   }
 }
@@ -129,8 +169,7 @@ __device__ void consume(const Params& params, const Shared<T>& shared) {
       left = period;
       add = false;
 #pragma unroll
-      for (int i = 0; i < T::kValues; ++i)
-        sums[i] = __fmaf_rn(Decoder::block_sum(parts[i] + Decoder::kStart), scale[i / 2 % 2], sums[i]);
+      for (int i = 0; i < T::kValues; ++i) sums[i] = __fmaf_rn(Decoder::block_sum(parts[i] + Decoder::kStart), scale[i / 2 % 2], sums[i]);
     }
     if (whole) {
 #pragma unroll
@@ -144,7 +183,8 @@ __device__ void consume(const Params& params, const Shared<T>& shared) {
     for (int i = 0; i < T::kValues; ++i)
       staged[(i / 4 * 8 + lane % 4 * 2 + i % 2) * T::kPitch + warp * 16 + i / 2 % 2 * 8 + lane / 4] = sums[i];
     named_sync(1 + group, 128);
-    const int n = tile % params.row_tiles * T::kRows + group * kGroupRows + thread % 16 * 4, first = tile / params.row_tiles * T::kTokens;
+    const Place<T> place(params, tile);
+    const int n = place.row + group * kGroupRows + thread % 16 * 4, first = place.token;
     const bool vector = n + 3 < p.w.n && has_vector_stores(p);
     for (int token = thread % 128 / 16; token < T::kTokens && n < p.w.n && first + token < p.m; token += 8) {
       const float4 four = *reinterpret_cast<const float4*>(staged + token * T::kPitch + thread % 16 * 4);
@@ -170,7 +210,8 @@ __global__ void __launch_bounds__(T::kThreads) int4_product(const __grid_constan
   let_next_kernel_start();
   if (threadIdx.x >= 128 * T::kGroups) {
     if constexpr (T::kGroups == 2) give_registers<40>();
-    if (threadIdx.x == 128 * T::kGroups) produce<T>(params, x, shared);
+    if (threadIdx.x == 128 * T::kGroups) produce_tokens<T>(params, x, shared);
+    if (threadIdx.x == 128 * T::kGroups + 32) produce_weights<T>(params, shared);
   } else {
     if constexpr (T::kGroups == 2) take_registers<232>();
     consume<T>(params, shared);
@@ -185,7 +226,8 @@ int launch(const Int4Problem& p, Stream stream) {
   const std::int64_t tiles = std::int64_t{params.row_tiles} * ((p.m + T::kTokens - 1) / T::kTokens);
   if (tiles > 0x3FFFFFFF) return cudaErrorInvalidConfiguration;
   params.tiles = static_cast<int>(tiles);
-  if (const cudaError_t error = cudaFuncSetAttribute(int4_product<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kShared)) return error;
+  if (const cudaError_t error = cudaFuncSetAttribute(int4_product<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kShared))
+    return error;
   const int workers = multiprocessors() * (T::kGroups == 1 ? 2 : 1);
   return launch_after(int4_product<T>, std::min<std::int64_t>(tiles, workers), T::kThreads, T::kShared, stream, params, x);
 }
@@ -195,7 +237,8 @@ int launch(const Int4Problem& p, Stream stream) {
 int launch_int4_hopper(const Int4Problem& p, int tokens, Stream stream) {
   const bool zeros = p.w.zeros != nullptr;
   if (tokens == 128) return zeros ? launch<Tile<2, 128, 5, true>>(p, stream) : launch<Tile<2, 128, 5, false>>(p, stream);
-  return zeros ? launch<Tile<1, 64, 6, true>>(p, stream) : launch<Tile<1, 64, 6, false>>(p, stream);
+  if (tokens == 64) return zeros ? launch<Tile<1, 64, 6, true>>(p, stream) : launch<Tile<1, 64, 6, false>>(p, stream);
+  return zeros ? launch<Tile<1, 16, 12, true>>(p, stream) : launch<Tile<1, 16, 12, false>>(p, stream);
 }
 
 }  // namespace narrow::cuda
