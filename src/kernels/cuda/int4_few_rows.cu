@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kThreads, 2) int4_few_rows(const Int4Problem p
     const int first = unit_of(step) * unit + step % steps * kStepCells;
     return Step{first, max(0, min(min(kStepCells, unit - step % steps * kStepCells), cells - first))};
   };
-  uint4 now[kStepCells], next[kStepCells], after[kStepCells];
+  uint4 even[kStepCells], odd[kStepCells];  // the words of this step and of the next
   const auto load_words = [&](uint4(&to)[kStepCells], int step) {
     const Step cell = cells_of(step);
 #pragma unroll
@@ -75,17 +75,15 @@ __global__ void __launch_bounds__(kThreads, 2) int4_few_rows(const Int4Problem p
   int whole_sums[kElements] = {};
 #pragma unroll
   for (int i = 0; i < 16; ++i) parts[i / 4][i % 4] = start;
-  load_words(next, 0);
-  if (rounds * steps > 1) load_words(after, 1);
+  const int all = rounds * steps;
+  load_words(even, 0);
+  if (all > 1) load_words(odd, 1);
   load_tokens(0);
-  for (int step = 0; step < rounds * steps; ++step) {
-#pragma unroll
-    for (int c = 0; c < kStepCells; ++c) now[c] = next[c], next[c] = after[c];
+  const auto run = [&](int step, uint4(&now)[kStepCells]) {
     const std::uint32_t zeros = next_zeros;
     wait_for_copies<0>();
     __syncwarp();
-    if (step + 2 < rounds * steps) load_words(after, step + 2);
-    if (step + 1 < rounds * steps) load_tokens(step + 1);
+    if (step + 1 < all) load_tokens(step + 1);
     const int count = cells_of(step).count;
 #pragma unroll
     for (int c = 0; c < kStepCells; ++c) {
@@ -100,7 +98,8 @@ __global__ void __launch_bounds__(kThreads, 2) int4_few_rows(const Int4Problem p
         multiply_bytes(parts[j], a, low, high);
       }
     }
-    if (step % steps + 1 < steps) continue;
+    if (step + 2 < all) load_words(now, step + 2);
+    if (step % steps + 1 < steps) return;
 
     const int first_unit = step / steps * kWarps;
     float scales[kWarps];  // on their way while the warps meet
@@ -130,6 +129,10 @@ __global__ void __launch_bounds__(kThreads, 2) int4_few_rows(const Int4Problem p
           sums[e] = __fmaf_rn(Decoder::block_sum(part), scales[u], sums[e]);
       }
     }
+  };
+  for (int step = 0; step < all; step += 2) {
+    run(step, even);
+    if (step + 1 < all) run(step + 1, odd);
   }
 
   const int column = first_n + lane;
