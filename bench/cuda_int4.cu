@@ -100,7 +100,7 @@ void measure(const Shape3& s, const bench::CublasLt& lt, bool kernels, cuda::Str
   std::printf("\n");
   if (!kernels) return;
   for (const std::string& name : cuda::int4_matmul_kernel_names()) {
-    if (name.starts_with("any") || ((name.ends_with("few_rows") || name.ends_with("16x64")) && s.m > 64)) continue;
+    if (name.starts_with("any") || (name.ends_with("few_rows") && s.m > 64)) continue;
     cuda::Int8MatmulOptions options;
     options.kernel = name;
     TimedGraph one(

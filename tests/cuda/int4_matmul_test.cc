@@ -202,7 +202,7 @@ TEST(Int4MatmulPlan, NeedsNoDevice) {
     }
     return name;
   };
-  EXPECT_EQ(chosen(1, 8192, 8192, "int4:block128"), "sm90_matmul_int8_int4_16x64");
+  EXPECT_EQ(chosen(1, 8192, 8192, "int4:block128"), "mma_matmul_int8_int4_few_rows");
   EXPECT_EQ(chosen(64, 8192, 8192, "int4:row"), "sm90_matmul_int8_int4_64x64");
   EXPECT_EQ(chosen(4096, 4096, 4096, "int4:block128:asym"), "sm90_matmul_int8_int4_128x128");
   EXPECT_EQ(chosen(4096, 4096, 4096, "int4:block64:asym"), "mma_matmul_int8_int4_128x128");

@@ -339,6 +339,19 @@ TEST_F(CommandTest, KernelsListsTheTables) {
   EXPECT_EQ(reference["choices"][0]["kernel"], "ref_quantize");
 }
 
+TEST_F(CommandTest, TunedKernelsThatCannotBeUsedAreIgnoredWithOneSentence) {
+  std::ofstream(folder_ / "damaged.json") << "{\"format\": ";
+  for (const char* name : {"damaged.json", "missing.json"}) {
+    const Outcome outcome = narrow({"formats", "--tuned", path(name)});
+    EXPECT_EQ(outcome.code, 0);
+    EXPECT_THAT(outcome.err, HasSubstr(name));
+    EXPECT_THAT(outcome.err, HasSubstr("; the file is ignored\n"));
+    EXPECT_EQ(outcome.out, narrow({"formats"}).out);
+  }
+  expect_failure(narrow({"kernels", "--tune", "8", "0", "3", "int8:row"}), 2, "'0' is not a size; write --tune M N K SCHEME");
+  expect_failure(narrow({"kernels", "--tune", "8", "64", "64", "nvfp4"}), 5, "--tune takes weights in fp8_e4m3 and int8");
+}
+
 TEST_F(CommandTest, WrongUsageIsOneSentenceAndExitCodeTwo) {
   expect_failure(narrow({"quantise"}), 2, "quantise");
   expect_failure(narrow({"formats", "--no-such-flag"}), 2, "--no-such-flag");

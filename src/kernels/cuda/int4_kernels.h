@@ -10,7 +10,7 @@ int launch_int4_mma(const Int4Problem& problem, int tile, Stream stream);
 constexpr int kFewInt4Rows = 16;
 int launch_int4_few_rows(const Int4Problem& problem, Stream stream);
 
-/// Hopper alone, tiles of 16, 64 or 128 rows of A: sm90/int4_product.cu. Scales of 128 or 256 columns, or of all of them.
+/// Hopper alone, tiles of 64 or 128 rows of A: sm90/int4_product.cu. Scales of 128 or 256 columns, or of all of them.
 int launch_int4_hopper(const Int4Problem& problem, int tokens, Stream stream);
 
 }  // namespace narrow::cuda

@@ -237,8 +237,7 @@ int launch(const Int4Problem& p, Stream stream) {
 int launch_int4_hopper(const Int4Problem& p, int tokens, Stream stream) {
   const bool zeros = p.w.zeros != nullptr;
   if (tokens == 128) return zeros ? launch<Tile<2, 128, 5, true>>(p, stream) : launch<Tile<2, 128, 5, false>>(p, stream);
-  if (tokens == 64) return zeros ? launch<Tile<1, 64, 6, true>>(p, stream) : launch<Tile<1, 64, 6, false>>(p, stream);
-  return zeros ? launch<Tile<1, 16, 12, true>>(p, stream) : launch<Tile<1, 16, 12, false>>(p, stream);
+  return zeros ? launch<Tile<1, 64, 6, true>>(p, stream) : launch<Tile<1, 64, 6, false>>(p, stream);
 }
 
 }  // namespace narrow::cuda
