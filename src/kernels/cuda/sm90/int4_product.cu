@@ -134,25 +134,30 @@ __device__ void consume(const Params& params, const Shared<T>& shared) {
   const int group = __shfl_sync(0xFFFFFFFFu, thread / 128, 0), cell_row = group * 2 + warp / 2, words = warp % 2 * 2;
   const bool whole = p.w.block == 0;
   const int period = whole ? 0x7FFFFFFF : p.w.block / kSlice;  // slices of a scale
+  /// The fragments of a stage, as soon as it is there.
+  const auto decode = [&](const Ring<T::kStages>& at, std::uint32_t(&to)[kCellsPerSlice][4]) {
+    const std::byte* stage = shared.stages + at.slot * T::kStageBytes;
+    shared.full[at.slot].wait(at.parity);
+    const std::byte* cells = stage + T::kTokenBytes + cell_row * T::kCellRowBytes + lane * 16 + words * 4;
+    std::uint32_t zeros = 0;
+    if constexpr (T::kZeros) zeros = *reinterpret_cast<const std::uint32_t*>(stage + T::kZerosAt + cell_row * kCellSide + lane / 4 * 4);
+#pragma unroll
+    for (int cell = 0; cell < kCellsPerSlice; ++cell) {
+      const uint2 two = *reinterpret_cast<const uint2*>(cells + cell * kCellBytes);
+      Decoder::fragments(two.x, Decoder::zero_of(zeros, words), to[cell][0], to[cell][2]);
+      Decoder::fragments(two.y, Decoder::zero_of(zeros, words + 1), to[cell][1], to[cell][3]);
+    }
+  };
   Ring<T::kStages> ring;
   for (int tile = static_cast<int>(blockIdx.x); tile < params.tiles; tile += static_cast<int>(gridDim.x)) {
+    std::uint32_t a[kCellsPerSlice][4], next[kCellsPerSlice][4];
     float sums[T::kValues] = {};
     int parts[T::kValues];
     int left = period;
     bool add = false;
-    for (int slice = 0; slice < params.slices; ++slice, ring.advance()) {
+    decode(ring, a);
+    for (int slice = 0; slice < params.slices; ++slice) {
       const std::byte* stage = shared.stages + ring.slot * T::kStageBytes;
-      shared.full[ring.slot].wait(ring.parity);
-      const std::byte* cells = stage + T::kTokenBytes + cell_row * T::kCellRowBytes + lane * 16 + words * 4;
-      std::uint32_t zeros = 0;
-      if constexpr (T::kZeros) zeros = *reinterpret_cast<const std::uint32_t*>(stage + T::kZerosAt + cell_row * kCellSide + lane / 4 * 4);
-      std::uint32_t a[kCellsPerSlice][4];
-#pragma unroll
-      for (int cell = 0; cell < kCellsPerSlice; ++cell) {
-        const uint2 two = *reinterpret_cast<const uint2*>(cells + cell * kCellBytes);
-        Decoder::fragments(two.x, Decoder::zero_of(zeros, words), a[cell][0], a[cell][2]);
-        Decoder::fragments(two.y, Decoder::zero_of(zeros, words + 1), a[cell][1], a[cell][3]);
-      }
       const std::uint32_t tokens = __shfl_sync(0xFFFFFFFFu, operand_word(shared_address(stage)), 0);
       pin(parts);
       wgmma_fence();
@@ -161,9 +166,15 @@ __device__ void consume(const Params& params, const Shared<T>& shared) {
       wgmma_commit();
       const float* scales = reinterpret_cast<const float*>(stage + T::kScalesAt) + group * kGroupRows + warp * 16 + lane / 4;
       const float scale[2] = {scales[0], scales[8]};
+      Ring<T::kStages> after = ring;
+      after.advance();
+      if (slice + 1 < params.slices) decode(after, next);  // under this slice's products
       wgmma_wait<0>();
       pin(parts);
       if (lane == 0) shared.empty[ring.slot].arrive();
+      ring = after;
+#pragma unroll
+      for (int i = 0; i < 4 * kCellsPerSlice; ++i) a[i / 4][i % 4] = next[i / 4][i % 4];
       add = true;
       if (--left > 0 && (whole || slice + 1 < params.slices)) continue;
       left = period;
@@ -186,15 +197,32 @@ __device__ void consume(const Params& params, const Shared<T>& shared) {
     const Place<T> place(params, tile);
     const int n = place.row + group * kGroupRows + thread % 16 * 4, first = place.token;
     const bool vector = n + 3 < p.w.n && has_vector_stores(p);
-    for (int token = thread % 128 / 16; token < T::kTokens && n < p.w.n && first + token < p.m; token += 8) {
-      const float4 four = *reinterpret_cast<const float4*>(staged + token * T::kPitch + thread % 16 * 4);
-      store_four(p, four, __ldg(p.a_scales + (first + token) * p.a_scale_step), first + token, n, whole, vector);
+    const float* from = staged + thread % 128 / 16 * T::kPitch + thread % 16 * 4;
+    if (vector && !whole && is_plain(p.epilogue)) {
+      constexpr int kBatch = T::kTokens / 8 < 4 ? T::kTokens / 8 : 4;  // tokens whose loads are on their way together
+      for (int i = 0; i < T::kTokens / 8; i += kBatch) {
+        const int m = first + thread % 128 / 16 + i * 8;
+        float scale[kBatch];
+#pragma unroll
+        for (int j = 0; j < kBatch; ++j) scale[j] = __ldg(p.a_scales + min(m + j * 8, p.m - 1) * p.a_scale_step);
+#pragma unroll
+        for (int j = 0; j < kBatch; ++j) {
+          const float4 f = *reinterpret_cast<const float4*>(from + (i + j) * 8 * T::kPitch);
+          const float v[4] = {__fmul_rn(f.x, scale[j]), __fmul_rn(f.y, scale[j]), __fmul_rn(f.z, scale[j]), __fmul_rn(f.w, scale[j])};
+          if (m + j * 8 < p.m) store_vector(p, v, (m + j * 8) * p.d_pitch + n);
+        }
+      }
+      continue;
     }
+    for (int i = 0, m = first + thread % 128 / 16; i < T::kTokens / 8 && n < p.w.n && m < p.m; ++i, m += 8)
+      store_four(p, *reinterpret_cast<const float4*>(from + i * 8 * T::kPitch), __ldg(p.a_scales + m * p.a_scale_step), m, n, whole,
+                 vector);
   }
 }
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads) int4_product(const __grid_constant__ Params params, const __grid_constant__ CUtensorMap x) {
+__global__ void __launch_bounds__(T::kThreads, 3 - T::kGroups)
+    int4_product(const __grid_constant__ Params params, const __grid_constant__ CUtensorMap x) {
   extern __shared__ std::byte memory[];
   const Shared<T> shared(memory);
   if (threadIdx.x == 0) {
