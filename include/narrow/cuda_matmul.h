@@ -147,6 +147,7 @@ void matmul(const Int8Matrix& x, const Int4Weight& w, const Tensor& y, Stream st
 std::vector<std::string> int4_matmul_kernel_names();
 /// The rows for x [m, k] in int8 times a weight [n, k] of a scheme, on a Hopper of so many multiprocessors; needs
 /// no device. Empty in a build without CUDA, and for schemes that these products do not take.
-std::vector<MatmulChoice> explain_int4_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, int multiprocessors = 132);
+std::vector<MatmulChoice> explain_int4_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight,
+                                              int multiprocessors = 132);
 
 }  // namespace narrow::cuda
