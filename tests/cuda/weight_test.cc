@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -14,7 +15,11 @@
 namespace narrow::cuda::testing {
 namespace {
 
-constexpr int kShapesPerFamily = 400;
+/// Random shapes per family: 400, or as many as NARROW_WEIGHT_SHAPES says.
+int shapes_per_family() {
+  const char* text = std::getenv("NARROW_WEIGHT_SHAPES");
+  return text == nullptr ? 400 : std::max(1, std::atoi(text));
+}
 
 /// Schemes by family; random shapes are drawn for each.
 const std::vector<std::pair<const char*, std::vector<const char*>>> kFamilies = {
@@ -115,10 +120,11 @@ class WeightTest : public ::testing::Test {
 };
 
 TEST_F(WeightTest, RandomShapesStayInsideTheBound) {
+  const int shapes = shapes_per_family();
   const std::vector<std::string> names = weight_matmul_kernel_names();
   for (const auto& [family, schemes] : kFamilies) {
     worst_share_ = 0.0;
-    for (int i = 0; i < kShapesPerFamily; ++i) {
+    for (int i = 0; i < shapes; ++i) {
       const std::int64_t m = pick(3) == 0 ? 1 + pick(16) : size(300), n = size(400), k = 1 + pick(pick(4) == 0 ? 1500 : 500);
       const char* scheme = schemes[static_cast<std::size_t>(pick(static_cast<int>(schemes.size())))];
       Case c;

@@ -6,16 +6,26 @@
 
 namespace narrow::cuda {
 
-/// bias, activation, multiplier, residual, conversion of one value of y [m, n].
-__device__ inline void finish_and_store(const WeightEpilogue& e, float v, int row, int column, int n, void* y, std::int64_t y_pitch) {
-  const std::int64_t dense = std::int64_t{row} * n + column, at = row * y_pitch + column;
-  if (e.bias != nullptr) v += __ldg(e.bias + column);
+/// Bias, activation, multiplier and residual of one sum; those that there are.
+__device__ inline float finish(const WeightEpilogue& e, float v, float bias, float multiplier, float residual) {
+  if (e.bias != nullptr) v += bias;
   v = activate(e.activation, v);
-  if (e.multiplier != nullptr) v *= cuda::load_value(e.multiplier, e.multiplier_type, dense);
-  if (e.residual != nullptr) v += cuda::load_value(e.residual, e.residual_type, dense);
+  if (e.multiplier != nullptr) v *= multiplier;
+  if (e.residual != nullptr) v += residual;
+  return v;
+}
+__device__ inline void store_finished(const WeightEpilogue& e, float v, std::int64_t at, void* y) {
   if (e.out == DType::kF32) static_cast<float*>(y)[at] = v;
   else if (e.out == DType::kF16) static_cast<__half*>(y)[at] = __float2half_rn(clamp_half(v));
   else static_cast<__nv_bfloat16*>(y)[at] = __float2bfloat16_rn(v);
+}
+/// All of it for one value of y [m, n].
+__device__ inline void finish_and_store(const WeightEpilogue& e, float v, int row, int column, int n, void* y, std::int64_t y_pitch) {
+  const std::int64_t dense = std::int64_t{row} * n + column;
+  const float bias = e.bias != nullptr ? __ldg(e.bias + column) : 0.0f;
+  const float multiplier = e.multiplier != nullptr ? load_value(e.multiplier, e.multiplier_type, dense) : 0.0f;
+  const float residual = e.residual != nullptr ? load_value(e.residual, e.residual_type, dense) : 0.0f;
+  store_finished(e, finish(e, v, bias, multiplier, residual), row * y_pitch + column, y);
 }
 
 /// The code that chunks hold for a code of the scheme's element, and back. Signed integers become offset binary; int1's -1 and 1 become

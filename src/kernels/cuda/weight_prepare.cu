@@ -1,4 +1,7 @@
 /// Canonical codes and scales to chunks (weight_layout.h) and back, bit for bit.
+///
+/// Products copy chunks before they wait for the kernel that ran before them. So the kernels that write chunks and factors never let the
+/// next one start early, and every thread's writes are in the second-level cache, where those copies read, before it ends.
 
 #include "format/packing.h"
 #include "format/scale_rule.h"
@@ -28,6 +31,7 @@ __global__ void write_factors(const WeightView view, float* factors) {
   if (view.layout.scale == ChunkScale::kNone && view.scheme.has_scales() && row < view.n)
     factor = effective_scale(view.scheme, scale_code(view, row, 0), factor);
   factors[row] = ldexpf(factor, exponent);
+  __threadfence();
 }
 
 /// One thread block per chunk. The canonical bytes of its rows come into shared memory; then every thread fills one lane's words.
@@ -84,6 +88,7 @@ __global__ void __launch_bounds__(kThreads)
     if (layout.has_zeros)
       chunk[layout.code_bytes() + layout.scale_bytes() + i] = real ? view.zero_points[cell_of(view, row, column)] : std::uint8_t{0};
   }
+  __threadfence();
 }
 
 /// One thread per byte of canonical codes.

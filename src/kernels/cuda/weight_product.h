@@ -55,19 +55,24 @@ struct WeightProblem {
   std::int64_t y_pitch = 0;
 };
 
-/// A way to run a product on Hopper: tokens and rows of the weight per tile, and the warpgroups that share a tile along k.
+/// A way to run a product on Hopper: tokens per tile. Streams (up to 32) have tiles of 32 to 256 rows of the weight, the others of 128.
 struct WeightConfig {
   const char* name;
-  int tokens, row_groups, depth_groups;
-  double chunk_microseconds;  ///< of the model in sm90/weight_plan.cc
+  int tokens;
+  double chunk_microseconds;  ///< of the model in sm90/weight_plan.cc, which has others for streams
+  constexpr bool is_stream() const { return tokens <= 32; }
 };
 std::span<const WeightConfig> weight_configs();
 
 struct WeightPlan {
   int config = 0;
-  int tiles = 0;
+  int tiles = 0;    ///< of streams, what is dealt to thread blocks: groups of 32 or 64 rows by tiles of tokens
   int parts = 1;    ///< thread blocks of a cluster that share a tile along k
-  int workers = 0;  ///< clusters
+  int workers = 0;  ///< clusters; of streams, thread blocks
+  int wide = 0;     ///< of streams: groups of 32 rows in a tile, 1, 2, 4, 8
+  /// Of streams: whether a thread block has a multiprocessor for itself, or half of one; the other half is for the next kernel's, or for
+  /// another of this one's where there are more thread blocks than multiprocessors.
+  bool is_whole = false;
 };
 
 /// Whether the configuration was compiled for the weight's layout and scales.

@@ -13,8 +13,7 @@ class WeightConsumer {
   __device__ WeightConsumer(const WeightParams& params, const WeightShared<T>& memory, int rank)
       : p(params), shared(memory), lane(static_cast<int>(threadIdx.x) % 32), warp(static_cast<int>(threadIdx.x) % 128 / 32) {
     const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);  // the same in all lanes, and known to be
-    row_group = group % T::kRowGroups;
-    depth_group = group / T::kRowGroups;
+    row_group = group;
     chunks = depth_of(p, rank).count;
     state.shift = p.shift;
     state.magnitude = p.magnitude;
@@ -29,15 +28,7 @@ class WeightConsumer {
   __device__ void multiply(float (&sums)[T::kCount]) {
 #pragma unroll
     for (int i = 0; i < T::kCount; ++i) sums[i] = 0.0f;
-    if constexpr (T::kWarps) {
-      if (p.scale == ChunkScale::kNone) multiply_warps<0>(sums);
-      else if (p.step == 128) multiply_warps<8>(sums);
-      else if (p.step == 64) multiply_warps<4>(sums);
-      else if (p.scale == ChunkScale::kBf16 && p.zero_offset == 0)
-        p.step == 32 ? multiply_warps<2, true>(sums) : multiply_warps<1, true>(sums);
-      else if (p.step == 32) multiply_warps<2>(sums);
-      else multiply_warps<1>(sums);
-    } else if constexpr (T::kRowScales) {
+    if constexpr (T::kRowScales) {
       multiply_rows(sums);
     } else {
       if constexpr (T::Decode::kKind != WeightKind::kDense)
@@ -49,7 +40,7 @@ class WeightConsumer {
 
   const WeightParams& p;
   const WeightShared<T>& shared;
-  int lane, warp, row_group, depth_group, chunks;
+  int lane, warp, row_group, chunks;
 
  private:
   static constexpr int kWords = T::kBits <= 8 ? 2 * T::kBits : 16;  ///< dense weights are loaded by halves
@@ -133,9 +124,9 @@ class WeightConsumer {
     release(shared.tokens_empty[tokens.slot]);
     tokens.advance(p.token_slots);
   }
-  /// This warpgroup's first chunk of a slot.
+  /// This warpgroup's chunk of a slot.
   __device__ const std::byte* chunk_of(int slot) const {
-    return shared.weights + ((slot * T::kRowGroups + row_group) * T::kSlotChunks + depth_group * T::kUnit) * p.chunk_bytes;
+    return shared.weights + (slot * T::kRowGroups + row_group) * p.chunk_bytes;
   }
   /// The descriptor of the first 16 columns of a half of a slot of tokens; 2 more for the next 16.
   __device__ std::uint32_t token_word(int slot, int half) const {
@@ -158,76 +149,6 @@ class WeightConsumer {
       packed[0] = four.x, packed[1] = four.y;
     } else {
       packed[0] = *reinterpret_cast<const std::uint32_t*>(stored);
-    }
-  }
-
-  /// Few tokens: products of single warps, which wait for nothing. Scales change every kBlock steps of 16 columns, where the accumulators
-  /// are promoted; 0: never. kPacked: they are bf16, read 64 columns at a time, and there are no zero points.
-  template <int kBlock, bool kPacked = false>
-  __device__ void multiply_warps(float (&sums)[T::kCount]) {
-    constexpr bool kScaled = kBlock > 0;
-    constexpr int kSteps = kScaled ? kBlock : 8;
-    std::uint32_t words[kWords];
-    float promoted[kScaled ? T::kCount : 1], scales[2];
-    float* accumulators = kScaled ? promoted : sums;
-    // Row l % 8 of matrix l / 8: 8 tokens x 8 columns each, two along the columns and two along tokens, or, of 8 tokens, four along the
-    // columns, which are two steps. 16-byte pieces are swizzled.
-    constexpr bool kEight = T::kTokens == 8;
-    const int row = kEight ? lane % 8 : lane / 16 * 8 + lane % 8, piece = (kEight ? lane / 8 : lane / 8 % 2) ^ (lane % 8);
-    const std::uint32_t first = shared_address(shared.tokens) +
-                                static_cast<std::uint32_t>(depth_group * T::kUnit * 2 * T::kTokens * 128 + row * 128 + piece * 16);
-    [[maybe_unused]] std::uint32_t b[4], packed[2][2];
-    for (int left = chunks; left > 0; left -= T::kSlotChunks) {
-      shared.weights_full[weights.slot].wait(weights.parity);
-      const std::byte* chunk = chunk_of(weights.slot);
-      std::uint32_t b_address = first + static_cast<std::uint32_t>(weights.slot * T::kTokenBytes);
-#pragma unroll 1
-      for (int unit = min(left - depth_group * T::kUnit, T::kUnit); unit > 0; --unit) {
-        if constexpr (T::kBits <= 8) load_words(chunk, words, 0);
-        load_zeros(chunk, 0);
-        const auto step = [&]<int kStep>(std::integral_constant<int, kStep>) {  // 16 columns
-          constexpr int kHalf = kStep / 4;
-          if constexpr (kPacked && kStep % 4 == 0) {
-            load_packed_scales<kBlock>(chunk, kStep, 0, packed[0]);
-            load_packed_scales<kBlock>(chunk, kStep, 1, packed[1]);
-          }
-          if constexpr (kScaled && kStep % kSteps == 0) {
-            if constexpr (kPacked) {
-              constexpr int kAt = kStep % 4 / kSteps;
-#pragma unroll
-              for (int row = 0; row < 2; ++row)
-                scales[row] = __uint_as_float(kAt % 2 == 0 ? packed[row][kAt / 2] << 16 : packed[row][kAt / 2] & 0xFFFF0000u);
-            } else {
-              load_scales(chunk, kStep, scales);
-              if constexpr (kStep > 0) load_zeros(chunk, kStep);
-            }
-#pragma unroll
-            for (int i = 0; i < T::kCount; ++i) accumulators[i] = 0.0f;
-          }
-          if constexpr (T::kBits > 8 && kStep % 4 == 0) load_words(chunk, words, kHalf);
-          std::uint32_t a[4];
-          T::Decode::template decode_step<T::kBf16, kStep % 4>(words + (T::kBits <= 8 ? kHalf * T::kBits : 0), state, a);
-          if constexpr (kEight) {
-            if constexpr (kStep % 2 == 0) load_matrices((b_address ^ (kStep % 4 * 32)) + kHalf * T::kTokens * 128, b);
-            mma_16x8<T::kBf16>(accumulators, a, b[kStep % 2 * 2], b[kStep % 2 * 2 + 1]);
-          }
-#pragma unroll
-          for (int block = 0; block < T::kTokens / 16; ++block) {
-            load_matrices((b_address ^ (kStep % 4 * 32)) + kHalf * T::kTokens * 128 + block * 2048, b);
-            mma_16x8<T::kBf16>(accumulators + block * 8, a, b[0], b[1]);
-            mma_16x8<T::kBf16>(accumulators + block * 8 + 4, a, b[2], b[3]);
-          }
-          if constexpr (kScaled && (kStep + 1) % kSteps == 0)
-#pragma unroll
-            for (int i = 0; i < T::kCount; ++i) sums[i] = __fmaf_rn(accumulators[i], scales[i / 2 % 2], sums[i]);
-        };
-        [&]<int... kStep>(std::integer_sequence<int, kStep...>) {
-          (step(std::integral_constant<int, kStep>{}), ...);
-        }(std::make_integer_sequence<int, 8>{});
-        chunk += p.chunk_bytes;
-        b_address += 2 * T::kTokens * 128;
-      }
-      release_weights();
     }
   }
 

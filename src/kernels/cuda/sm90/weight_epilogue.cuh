@@ -5,41 +5,29 @@
 
 namespace narrow::cuda::sm90 {
 
-/// Adds the sums of all warpgroups and thread blocks that share the tile. True in the one that has them all then, of every tile another
-/// one, so that none falls behind.
+/// Adds the sums of all thread blocks that share the tile. True in the one that has them all then, of every tile another one, so that none
+/// falls behind.
 template <class T>
-__device__ bool add_partials(const WeightParams& p, const WeightShared<T>& shared, int row_group, int depth_group, int rank, unsigned use,
+__device__ bool add_partials(const WeightParams& p, const WeightShared<T>& shared, int row_group, int rank, unsigned use,
                              float (&sums)[T::kCount]) {
-  const int all = p.parts * T::kDepthGroups;
-  if (all == 1) return true;
-  const int thread = thread_here() % 128, lane = thread % 32, index = rank * T::kDepthGroups + depth_group;
-  const int root = static_cast<int>(use % static_cast<unsigned>(all)), root_rank = root / T::kDepthGroups;
+  if (p.parts == 1) return true;
+  const int thread = thread_here() % 128, lane = thread % 32, root = static_cast<int>(use % static_cast<unsigned>(p.parts));
   const auto words_of = [&](int partial) {
     return reinterpret_cast<float4*>(shared.partials + (partial * T::kRowGroups + row_group) * T::kPartialBytes) + thread;
   };
   Barrier& full = shared.partials_full[row_group];
   Barrier& read = shared.partials_read[row_group];
   if (use > 0) read.wait(use - 1);  // the tile before is done with memory and barrier
-  if (index != root) {
-    float4* to = words_of(index - root - 1 + (index < root ? all : 0));
-    if (p.parts == 1) {  // plain stores inside a thread block
-#pragma unroll
-      for (int i = 0; i < T::kCount / 4; ++i) to[i * 128] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]};
-      __syncwarp();
-      if (lane == 0) full.arrive();
-      return false;
-    }
+  if (rank != root) {
+    float4* to = words_of(rank - root - 1 + (rank < root ? p.parts : 0));
 #pragma unroll
     for (int i = 0; i < T::kCount / 4; ++i)
-      send_remote(to + i * 128, {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]}, full,
-                  static_cast<std::uint32_t>(root_rank));
+      send_remote(to + i * 128, {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]}, full, static_cast<std::uint32_t>(root));
     return false;
   }
-  // Every thread block is the root's in turn: its barrier's phases count its own turns.
-  const unsigned turn = use / static_cast<unsigned>(all) * T::kDepthGroups + static_cast<unsigned>(root % T::kDepthGroups);
-  if (p.parts > 1 && thread == 0) full.arrive_expecting(static_cast<std::uint32_t>((all - 1) * T::kPartialBytes));
-  full.wait(turn);
-  for (int partial = 0; partial < all - 1; ++partial) {
+  if (thread == 0) full.arrive_expecting(static_cast<std::uint32_t>((p.parts - 1) * T::kPartialBytes));
+  full.wait(use / static_cast<unsigned>(p.parts));  // phases count a thread block's own turns
+  for (int partial = 0; partial < p.parts - 1; ++partial) {
     const float4* from = words_of(partial);
 #pragma unroll
     for (int i = 0; i < T::kCount / 4; ++i) {
@@ -48,8 +36,7 @@ __device__ bool add_partials(const WeightParams& p, const WeightShared<T>& share
     }
   }
   __syncwarp();
-  if (p.parts == 1 && lane == 0) read.arrive();
-  if (p.parts > 1 && lane < p.parts) arrive_remote(read, static_cast<std::uint32_t>(lane));
+  if (lane < p.parts) arrive_remote(read, static_cast<std::uint32_t>(lane));
   return true;
 }
 
@@ -72,19 +59,18 @@ __device__ inline void stage_box(bool half, const float* sums, std::byte* to) {
   }
 }
 
-/// Up to 32 tokens as fp32, and from there element by element through any epilogue.
-template <int kRows>
-__device__ void stage_and_finish(const WeightParams& p, const float* sums, int column, int token, std::byte* to, int barrier) {
+/// 32 tokens as fp32, and from there element by element through any epilogue.
+__device__ inline void stage_and_finish(const WeightParams& p, const float* sums, int column, int token, std::byte* to, int barrier) {
   const int thread = thread_here() % 128, lane = thread % 32, warp = thread / 32;
-  float* values = reinterpret_cast<float*>(to);  // [kRows][64], columns exchanged against bank conflicts
+  float* values = reinterpret_cast<float*>(to);  // [32][64], columns exchanged against bank conflicts
 #pragma unroll
-  for (int i = 0; i < kRows / 2; ++i) {
+  for (int i = 0; i < 16; ++i) {
     const int r = i / 4 * 8 + lane % 4 * 2 + i % 2, c = warp * 16 + lane / 4 + i / 2 % 2 * 8;
     values[r * 64 + (c ^ (lane % 4 * 8))] = sums[i];
   }
   named_sync(barrier, 128);
 #pragma unroll 1
-  for (int i = thread; i < min(kRows, p.m - token) * 64; i += 128) {
+  for (int i = thread; i < min(32, p.m - token) * 64; i += 128) {
     const int r = i / 64, c = i % 64;
     const float v = values[r * 64 + (c ^ (r / 2 % 4 * 8))];
     if (column + c < p.n) finish_and_store(p.epilogue, v, token + r, column + c, p.n, p.y, p.y_pitch);
@@ -95,41 +81,26 @@ __device__ void stage_and_finish(const WeightParams& p, const float* sums, int c
 template <class T>
 __device__ void store_sums(const WeightParams& p, const CUtensorMap& y, float (&sums)[T::kCount], const float (&factors)[2], int column,
                            int token, std::byte* staging, int row_group) {
-  const int thread = thread_here() % 128, lane = thread % 32, barrier = 1 + row_group;
+  const int thread = thread_here() % 128, barrier = 1 + row_group;
 #pragma unroll
   for (int i = 0; i < T::kCount; ++i) sums[i] *= factors[i / 2 % 2];
   std::byte* mine = staging + row_group * 8192;
   const bool half = p.epilogue.out == DType::kF16;
-  if (p.plain_stores) {  // 16-bit values, two of a column at a time
-    const int c = column + thread / 32 * 16 + lane / 4;
-    auto* to = static_cast<std::uint16_t*>(p.y);
 #pragma unroll
-    for (int i = 0; i < T::kCount; i += 2) {
-      const int row = token + i / 4 * 8 + lane % 4 * 2, at = c + i / 2 % 2 * 8;
-      const std::uint32_t pair = pack_pair(half, sums[i], sums[i + 1]);
-      if (at < p.n && row < p.m) to[row * p.y_pitch + at] = static_cast<std::uint16_t>(pair);
-      if (at < p.n && row + 1 < p.m) to[(row + 1) * p.y_pitch + at] = static_cast<std::uint16_t>(pair >> 16);
-    }
-    return;
-  }
-  constexpr int kRows = T::kTokens < 32 ? T::kTokens : 32;
-#pragma unroll
-  for (int piece = 0; piece < T::kTokens / kRows; ++piece) {
+  for (int piece = 0; piece < T::kTokens / 32; ++piece) {
     if (p.box_stores) {
-      if constexpr (kRows == 32) {
-        if (thread == 0) wait_stores_read<1>();
-        named_sync(barrier, 128);
-        stage_box(half, sums + piece * 16, mine + piece % 2 * 4096);
-        fence_shared_for_copies();
-        named_sync(barrier, 128);
-        if (thread == 0) {
-          copy_box_out(y, column, token + piece * 32, mine + piece % 2 * 4096);
-          commit_stores();
-        }
-      }
-    } else if (token + piece * kRows < p.m) {
+      if (thread == 0) wait_stores_read<1>();
       named_sync(barrier, 128);
-      stage_and_finish<kRows>(p, sums + piece * (kRows / 2), column, token + piece * kRows, mine, barrier);
+      stage_box(half, sums + piece * 16, mine + piece % 2 * 4096);
+      fence_shared_for_copies();
+      named_sync(barrier, 128);
+      if (thread == 0) {
+        copy_box_out(y, column, token + piece * 32, mine + piece % 2 * 4096);
+        commit_stores();
+      }
+    } else if (token + piece * 32 < p.m) {
+      named_sync(barrier, 128);
+      stage_and_finish(p, sums + piece * 16, column, token + piece * 32, mine, barrier);
     }
   }
 }

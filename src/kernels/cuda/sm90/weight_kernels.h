@@ -7,6 +7,7 @@
 #include <array>
 
 #include "kernels/cuda/sm90/weight_main.cuh"
+#include "kernels/cuda/sm90/weight_stream.cuh"
 
 namespace narrow::cuda::sm90 {
 
@@ -19,28 +20,30 @@ struct WeightInstance {
   int bits;
   bool any, bf16;  ///< any: floats whose mantissa is known at run time
   WeightKernel kernel;
-  int threads, token_bytes, store_bytes, partial_bytes;
+  int threads, token_bytes;  ///< token_bytes: of a slot of tokens; 0: a stream
   int (*shared_bytes)(int weight_slots, int token_slots, int chunk_bytes, int parts);
 };
 
 template <int kConfig, class T>
-constexpr WeightInstance instance() {
-  return {kConfig,          T::Decode::kKind, T::kBits,       T::Decode::kAny, T::kBf16,        weight_product<T>,
-          T::kThreads,      T::kTokenBytes,   T::kStoreBytes, T::kPartialBytes, T::shared_bytes};
+constexpr WeightInstance tile() {
+  return {kConfig, T::Decode::kKind, T::kBits, T::Decode::kAny, T::kBf16, weight_product<T>, T::kThreads, T::kTokenBytes, T::shared_bytes};
+}
+template <int kConfig, class T>
+constexpr WeightInstance stream() {
+  return {kConfig, T::Decode::kKind, T::kBits, T::Decode::kAny, T::kBf16, weight_stream<T>, T::kThreads, 0, nullptr};
 }
 
 /// All configurations of a decoder.
 template <class D, bool kBf16>
 constexpr std::array<WeightInstance, 6> all_tiles() {
-  return {instance<0, WeightTile<D, kBf16, 8, 1, 4>>(),   instance<1, WeightTile<D, kBf16, 16, 2, 2>>(),
-          instance<2, WeightTile<D, kBf16, 32, 2, 2>>(),  instance<3, WeightTile<D, kBf16, 64, 2, 1>>(),
-          instance<4, WeightTile<D, kBf16, 128, 2, 1>>(), instance<5, WeightTile<D, kBf16, 256, 2, 1>>()};
+  return {stream<0, StreamTile<D, kBf16, 8>>(), stream<1, StreamTile<D, kBf16, 16>>(), stream<2, StreamTile<D, kBf16, 32>>(),
+          tile<3, WeightTile<D, kBf16, 64>>(),  tile<4, WeightTile<D, kBf16, 128>>(),  tile<5, WeightTile<D, kBf16, 256>>()};
 }
 /// Some of them, for formats that are less used: compile time.
 template <class D, bool kBf16>
-constexpr std::array<WeightInstance, 3> some_tiles() {
-  return {instance<0, WeightTile<D, kBf16, 8, 1, 4>>(), instance<2, WeightTile<D, kBf16, 32, 2, 2>>(),
-          instance<4, WeightTile<D, kBf16, 128, 2, 1>>()};
+constexpr std::array<WeightInstance, 4> some_tiles() {
+  return {stream<0, StreamTile<D, kBf16, 8>>(), stream<1, StreamTile<D, kBf16, 16>>(), stream<2, StreamTile<D, kBf16, 32>>(),
+          tile<4, WeightTile<D, kBf16, 128>>()};
 }
 
 template <std::size_t... kSizes>

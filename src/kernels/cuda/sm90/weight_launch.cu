@@ -12,7 +12,8 @@ namespace {
 
 using namespace sm90;
 
-constexpr int kMostShared = 232448, kMostSlots = 12;
+/// Of a thread block: all of a multiprocessor, or half of it.
+constexpr int kMostShared = 232448, kMostStreamShared = 115712, kMostSlots = 12, kFewestSlots = 2;
 
 constexpr auto kLists = {weight_int2, weight_int3, weight_int4, weight_int8, weight_fp3,     weight_fp4,     weight_fp5,
                          weight_fp6,  weight_fp8,  weight_any_fp4, weight_any_fp5, weight_any_fp6, weight_any_fp8, weight_dense};
@@ -67,16 +68,9 @@ bool set_slots(WeightParams& p, const WeightInstance& one, const WeightConfig& c
   return false;
 }
 
-}  // namespace
-
-bool has_weight_config(const WeightProblem& problem, int config) { return find_instance(problem, config) != nullptr; }
-
-int launch_weight_product(const WeightProblem& problem, const WeightPlan& plan, Stream stream) {
+/// What all kernels are told.
+WeightParams params_of(const WeightProblem& problem, const WeightPlan& plan, const WeightConfig& c) {
   const WeightView& w = problem.w;
-  const WeightConfig& c = weight_configs()[static_cast<std::size_t>(plan.config)];
-  const WeightInstance* one = find_instance(problem, plan.config);
-  if (one == nullptr) return cudaErrorInvalidValue;
-  const WeightEpilogue& e = problem.epilogue;
   const Format& element = w.scheme.element;
   WeightParams p{};
   p.chunks = w.chunks;
@@ -97,39 +91,79 @@ int launch_weight_product(const WeightProblem& problem, const WeightPlan& plan, 
     p.shift = static_cast<std::uint32_t>(stored_mantissa(w.layout.bits) - element.mantissa_bits) & 31u;
     p.magnitude = (((1u << (element.bits - 1)) - 1u) << (10 - element.mantissa_bits)) * 0x00010001u;
   }
-  p.row_tiles = ceil_div(w.layout.row_chunks, c.row_groups);
+  p.row_tiles = ceil_div(w.layout.row_chunks, 2);
   p.token_tiles = ceil_div(problem.m, c.tokens);
   p.band = std::min(8, p.token_tiles);
   p.parts = plan.parts;
-  p.workers = std::min(plan.workers, p.row_tiles * p.token_tiles);
-  p.epilogue = e;
+  p.workers = plan.workers;
+  p.epilogue = problem.epilogue;
   p.y = problem.y;
   p.y_pitch = problem.y_pitch;
-  if (!set_slots(p, *one, c)) return cudaErrorInvalidConfiguration;
-  const bool plain = e.bias == nullptr && e.activation == Activation::kNone && e.multiplier == nullptr && e.residual == nullptr;
-  const bool plain_16_bit = plain && e.out != DType::kF32;
-  p.plain_stores = plain_16_bit && c.tokens <= 32;
-  p.box_stores = plain_16_bit && c.tokens > 32 && problem.y_pitch % 8 == 0 && is_aligned(problem.y, 16);
-  CUtensorMap x{}, y{};
-  const int planes = one->token_bytes / (c.tokens * 128);
-  if (!encode_matrix_map(x, map_of_x(problem, c.tokens, planes))) return cudaErrorInvalidValue;
-  if (p.box_stores && !encode_matrix_map(y, {problem.y, 2, w.n, problem.m, problem.y_pitch * 2, 128, 32})) return cudaErrorInvalidValue;
+  return p;
+}
 
-  const int shared = one->shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts);
-  if (const cudaError_t error = cudaFuncSetAttribute(one->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared)) return error;
+/// Nothing but a conversion to 16 bits at the end.
+bool is_plain(const WeightEpilogue& e) {
+  return e.bias == nullptr && e.activation == Activation::kNone && e.multiplier == nullptr && e.residual == nullptr && e.out != DType::kF32;
+}
+
+/// The next kernel's thread blocks may start early; all of them wait before they touch what this one writes.
+int launch(const WeightInstance& one, const WeightParams& p, const CUtensorMap& x, const CUtensorMap& y, int blocks, int shared, Stream stream) {
+  if (const cudaError_t error = cudaFuncSetAttribute(one.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared)) return error;
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {static_cast<unsigned>(p.parts), 1, 1};
   cudaLaunchConfig_t launch{};
-  launch.gridDim = dim3(static_cast<unsigned>(p.workers * p.parts));
-  launch.blockDim = dim3(static_cast<unsigned>(one->threads));
+  launch.gridDim = dim3(static_cast<unsigned>(blocks));
+  launch.blockDim = dim3(static_cast<unsigned>(one.threads));
   launch.dynamicSmemBytes = static_cast<std::size_t>(shared);
   launch.stream = stream;
   launch.attrs = attributes;
-  launch.numAttrs = 2;
-  return cudaLaunchKernelEx(&launch, one->kernel, p, x, y);
+  launch.numAttrs = p.parts > 1 ? 2 : 1;
+  return cudaLaunchKernelEx(&launch, one.kernel, p, x, y);
+}
+
+int launch_stream(const WeightProblem& problem, const WeightPlan& plan, const WeightInstance& one, const WeightConfig& c, WeightParams p,
+                  Stream stream) {
+  p.wide = plan.wide;
+  p.wide_shift = std::countr_zero(static_cast<unsigned>(plan.wide));
+  p.depth = 8 / plan.wide;
+  p.grain = plan.wide == 1 ? 1 : 2;
+  const int grains = ceil_div(p.n, p.grain * kGroupRows);
+  p.grains = grains / p.workers;
+  p.more_grains = grains % p.workers;
+  p.slot_bytes = 4 * p.chunk_bytes;
+  p.box_rows = std::min(p.m, c.tokens);
+  p.token_bytes = stream_token_bytes(p.wide, p.box_rows);
+  p.plain_stores = is_plain(p.epilogue);
+  const auto bytes = [&](int slots) { return stream_shared_bytes(slots, p.wide, p.box_rows, c.tokens, p.chunk_bytes); };
+  const int most = plan.is_whole || bytes(kFewestSlots) > kMostStreamShared ? kMostShared : kMostStreamShared;
+  for (p.weight_slots = kMostStreamSlots; p.weight_slots > 1 && bytes(p.weight_slots) > most;) --p.weight_slots;
+  CUtensorMap x{};
+  if (!encode_matrix_map(x, map_of_x(problem, p.box_rows, 2 * p.depth))) return cudaErrorInvalidValue;
+  return launch(one, p, x, {}, p.workers, bytes(p.weight_slots), stream);
+}
+
+}  // namespace
+
+bool has_weight_config(const WeightProblem& problem, int config) { return find_instance(problem, config) != nullptr; }
+
+int launch_weight_product(const WeightProblem& problem, const WeightPlan& plan, Stream stream) {
+  const WeightConfig& c = weight_configs()[static_cast<std::size_t>(plan.config)];
+  const WeightInstance* one = find_instance(problem, plan.config);
+  if (one == nullptr) return cudaErrorInvalidValue;
+  WeightParams p = params_of(problem, plan, c);
+  if (c.is_stream()) return launch_stream(problem, plan, *one, c, p, stream);
+  p.workers = std::min(plan.workers, p.row_tiles * p.token_tiles);
+  if (!set_slots(p, *one, c)) return cudaErrorInvalidConfiguration;
+  p.box_stores = is_plain(problem.epilogue) && problem.y_pitch % 8 == 0 && is_aligned(problem.y, 16);
+  CUtensorMap x{}, y{};
+  if (!encode_matrix_map(x, map_of_x(problem, c.tokens, one->token_bytes / (c.tokens * 128)))) return cudaErrorInvalidValue;
+  if (p.box_stores && !encode_matrix_map(y, {problem.y, 2, problem.w.n, problem.m, problem.y_pitch * 2, 128, 32})) return cudaErrorInvalidValue;
+  const int shared = one->shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts);
+  return launch(*one, p, x, y, p.workers * p.parts, shared, stream);
 }
 
 }  // namespace narrow::cuda

@@ -1,14 +1,14 @@
 #pragma once
-/// The Hopper main loop of products with prepared weights, y^T = W * x^T: one kernel for all formats, scales and numbers of rows of x.
+/// The Hopper main loop of products of many tokens (64 and more a tile) and prepared weights, y^T = W * x^T.
 ///
 /// Mapping:  persistent thread blocks. One warp copies chunks of packed weights, one copies boxes of x, both into rings of shared memory.
-///           Consumer warpgroups decode 64 rows of the weight into the register operand of mma or wgmma and multiply them with the tokens
-///           in shared memory. A tile has kRowGroups * 64 rows and kTokens tokens. kDepthGroups warpgroups, and the thread blocks of a
-///           cluster, take turns along k and send their sums to one of them, where they are added in one order.
+///           Two consumer warpgroups decode 64 rows of the weight each into the register operand of wgmma and multiply them with the
+///           tokens in shared memory. The thread blocks of a cluster have parts of k and send their sums to one of them, where they are
+///           added in one order.
 /// Scales:   those of a row multiply its sum at the end. Those that change along k multiply the accumulators of their columns in fp32:
-///           sum = fma(accumulator, scale, sum), every 128 columns (tiles of up to 128 tokens) or less (up to 32).
+///           sum = fma(accumulator, scale, sum) (tiles of up to 128 tokens).
 /// Requires: compute capability 9.0; rows of x 16-byte aligned (ops/cuda_weights.cc sees to it).
-/// Bound:    the bytes of the weight, or decoding, up to about 100 tokens, then the tensor cores. Meaning: reference/matmul.cc within the
+/// Bound:    the tensor cores. Meaning: reference/matmul.cc within the
 ///           contract's bound.
 
 #include "kernels/cuda/sm90/weight_consume.cuh"
@@ -16,11 +16,11 @@
 
 namespace narrow::cuda::sm90 {
 
-/// One thread: a slot of weights has kUnit chunks for each warpgroup, those of a row of chunks in one copy.
+/// One thread: a slot of weights has a chunk for each warpgroup.
 template <class T>
 __device__ void produce_weights(const WeightParams& p, const WeightShared<T>& shared, int worker, int rank) {
   const DepthRange depth = depth_of(p, rank);
-  const int slot_bytes = T::kSlotChunks * p.chunk_bytes, tiles = p.row_tiles * p.token_tiles;
+  const int tiles = p.row_tiles * p.token_tiles;
   const std::uint8_t* from[T::kRowGroups];
   const auto go_to = [&](int tile) {
     const WeightPlace place = place_of<T>(p, tile);
@@ -36,20 +36,20 @@ __device__ void produce_weights(const WeightParams& p, const WeightShared<T>& sh
     if (tile == worker) {  // while earlier kernels still run
 #pragma unroll
       for (int group = 0; group < T::kRowGroups; ++group)
-        prefetch_bulk(from[group], static_cast<std::uint32_t>(min(depth.count * p.chunk_bytes, p.weight_slots * slot_bytes)));
+        prefetch_bulk(from[group], static_cast<std::uint32_t>(min(depth.count, p.weight_slots) * p.chunk_bytes));
       wait_for_earlier_kernels();
     }
-    for (int left = depth.count; left > 0; left -= T::kSlotChunks, at.advance(p.weight_slots)) {
-      const std::uint32_t bytes = static_cast<std::uint32_t>(min(left, T::kSlotChunks) * p.chunk_bytes);
+    const auto bytes = static_cast<std::uint32_t>(p.chunk_bytes);
+    for (int left = depth.count; left > 0; --left, at.advance(p.weight_slots)) {
       shared.weights_empty[at.slot].wait(at.parity ^ 1u);
       Barrier& full = shared.weights_full[at.slot];
       full.arrive_expecting(T::kRowGroups * bytes);
 #pragma unroll
       for (int group = 0; group < T::kRowGroups; ++group) {
-        std::byte* to = shared.weights + (at.slot * T::kRowGroups + group) * slot_bytes;
+        std::byte* to = shared.weights + (at.slot * T::kRowGroups + group) * p.chunk_bytes;
         if (p.token_tiles == 1) copy_bulk_once(to, from[group], bytes, full);
         else copy_bulk(to, from[group], bytes, full);
-        from[group] += slot_bytes;
+        from[group] += bytes;
       }
     }
   }
@@ -84,7 +84,7 @@ __device__ void consume(const WeightParams& p, const CUtensorMap& y, const Weigh
     const float factors[2] = {__ldg(factor), __ldg(factor + 8)};
     float sums[T::kCount];
     consumer.multiply(sums);
-    if (add_partials<T>(p, shared, consumer.row_group, consumer.depth_group, rank, use, sums))
+    if (add_partials<T>(p, shared, consumer.row_group, rank, use, sums))
       store_sums<T>(p, y, sums, factors, column, place.token, shared.stores, consumer.row_group);
   }
   if (threadIdx.x % 128 == 0) wait_stores_read<0>();
@@ -100,16 +100,15 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     prefetch_map(x);
     if (p.box_stores) prefetch_map(y);
     for (int slot = 0; slot < p.weight_slots; ++slot) {
-      shared.weights_full[slot].init(T::kWarps ? 2 : 1);
-      shared.weights_empty[slot].init(T::kGroups * 4);
+      shared.weights_full[slot].init(1);
+      shared.weights_empty[slot].init(T::kRowGroups * 4);
     }
-    for (int slot = 0; !T::kWarps && slot < p.token_slots; ++slot) {
+    for (int slot = 0; slot < p.token_slots; ++slot) {
       shared.tokens_full[slot].init(1);
-      shared.tokens_empty[slot].init(T::kGroups * 4);
+      shared.tokens_empty[slot].init(T::kRowGroups * 4);
     }
     for (int group = 0; group < T::kRowGroups; ++group) {
-      // Other thread blocks' sums are counted by bytes, those inside one by the warps that store them.
-      shared.partials_full[group].init(p.parts > 1 || T::kDepthGroups == 1 ? 1 : 4 * (T::kDepthGroups - 1));
+      shared.partials_full[group].init(1);
       shared.partials_read[group].init(4);
     }
     fence_barriers();

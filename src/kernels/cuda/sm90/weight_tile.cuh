@@ -23,37 +23,37 @@ struct WeightParams {
   int row_tiles, token_tiles, band, workers, parts;
   int weight_slots, token_slots;
   bool box_stores;    ///< y is stored in boxes of 64 columns x 32 rows
-  bool plain_stores;  ///< 16-bit y of few rows, nothing added to it
+  // Streams (weight_stream.cuh), whose slots are weight_slots:
+  bool plain_stores;  ///< 16-bit y, nothing added to it
+  int grain, grains, more_grains;  ///< groups of 32 rows that are dealt together; of them each thread block's, and how many have one more
+  int wide, wide_shift, depth;  ///< groups of a tile, their logarithm, and chunks along k of a unit: 8 / wide
+  int slot_bytes;     ///< four chunks
+  int box_rows, token_bytes;  ///< rows of x in a slot, and their bytes
   WeightEpilogue epilogue;
   void* y;
   std::int64_t y_pitch;
 };
 
 /// What is known when a kernel is compiled.
-template <class Decoder_, bool kBf16_, int kTokens_, int kRowGroups_, int kDepthGroups_>
+template <class Decoder_, bool kBf16_, int kTokens_>
 struct WeightTile {
   using Decode = Decoder_;
   static constexpr bool kBf16 = kBf16_;
-  static constexpr int kTokens = kTokens_, kRowGroups = kRowGroups_, kDepthGroups = kDepthGroups_, kBits = Decode::kBits;
-  static constexpr int kGroups = kRowGroups * kDepthGroups, kConsumerThreads = kGroups * 128, kThreads = kConsumerThreads + 128;
+  static constexpr int kTokens = kTokens_, kRowGroups = 2, kBits = Decode::kBits;
+  static constexpr int kConsumerThreads = kRowGroups * 128, kThreads = kConsumerThreads + 128;
   static constexpr int kCount = kTokens / 2;          ///< accumulators of a thread
-  static constexpr bool kWarps = kTokens <= 32;       ///< mma of single warps, which wait for nothing; else wgmma
   static constexpr bool kRowScales = kTokens == 256;  ///< no second set of sums: scales along k are left to smaller tiles
-  static constexpr int kUnit = kTokens <= 16 ? 2 : 1;                    ///< chunks that a warpgroup finds in a slot
-  static constexpr int kSlotChunks = kDepthGroups * kUnit;             ///< chunks along k of a slot of weights
-  static constexpr int kTokenDepth = kRowScales ? 64 : kChunkDepth * kSlotChunks;  ///< columns of a slot of tokens
+  static constexpr int kTokenDepth = kRowScales ? 64 : kChunkDepth;  ///< columns of a slot of tokens
   static constexpr int kTokenBytes = kTokens * kTokenDepth * 2;
   static constexpr int kStoreBytes = kRowGroups * 8192;  ///< per warpgroup, two pieces of 32 tokens x 64 columns, or one in fp32
   static constexpr int kPartialBytes = kTokens * 64 * 4;  ///< a warpgroup's sums
-  static constexpr int kEntryRegisters = kGroups == 4 ? 96 : 168;  ///< 65536 / threads, in steps of 8
-  static constexpr int kProducerRegisters = kGroups == 4 ? 56 : 40;
-  static constexpr int kConsumerRegisters = kGroups == 4 ? 104 : 232;
+  static constexpr int kEntryRegisters = 168;  ///< 65536 / threads, in steps of 8
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
   static_assert(kConsumerRegisters * kConsumerThreads + kProducerRegisters * 128 <= kEntryRegisters * kThreads);
-  static_assert(!kRowScales || kDepthGroups == 1);
 
-  static constexpr int partial_slots(int parts) { return parts * kDepthGroups - 1; }
+  static constexpr int partial_slots(int parts) { return parts - 1; }
   static constexpr int shared_bytes(int weight_slots, int token_slots, int chunk_bytes, int parts) {
-    return 1024 + token_slots * kTokenBytes + kStoreBytes + weight_slots * kRowGroups * kSlotChunks * chunk_bytes +
+    return 1024 + token_slots * kTokenBytes + kStoreBytes + weight_slots * kRowGroups * chunk_bytes +
            partial_slots(parts) * kRowGroups * kPartialBytes + (2 * (weight_slots + token_slots) + 2 * kRowGroups) * 8;
   }
 };
@@ -61,7 +61,6 @@ struct WeightTile {
 template <class T>
 struct WeightShared {
   std::byte *tokens, *stores, *weights, *partials;
-  /// Of single warps' products, slots of weights and tokens go together and complete on weights_full.
   Barrier *weights_full, *weights_empty, *tokens_full, *tokens_empty;
   Barrier *partials_full, *partials_read;  ///< one per row group; of the first thread block, and of each
 
@@ -69,11 +68,11 @@ struct WeightShared {
     tokens = memory + (1024 - shared_address(memory) % 1024) % 1024;
     stores = tokens + p.token_slots * T::kTokenBytes;
     weights = stores + T::kStoreBytes;
-    partials = weights + p.weight_slots * T::kRowGroups * T::kSlotChunks * p.chunk_bytes;
+    partials = weights + p.weight_slots * T::kRowGroups * p.chunk_bytes;
     weights_full = reinterpret_cast<Barrier*>(partials + T::partial_slots(p.parts) * T::kRowGroups * T::kPartialBytes);
     weights_empty = weights_full + p.weight_slots;
-    tokens_full = T::kWarps ? weights_full : weights_empty + p.weight_slots;
-    tokens_empty = T::kWarps ? weights_empty : tokens_full + p.token_slots;
+    tokens_full = weights_empty + p.weight_slots;
+    tokens_empty = tokens_full + p.token_slots;
     partials_full = weights_empty + p.weight_slots + 2 * p.token_slots;
     partials_read = partials_full + T::kRowGroups;
   }
