@@ -29,9 +29,9 @@ struct StreamMode {
   double start, units[3], more, bytes_per_microsecond;  ///< us of a unit = max(units[8, 16, 32 tokens], bytes / ...) + more
 };
 constexpr StreamMode kStreamModes[] = {{false, 1, 1.7, {0.40, 0.52, 0.80}, 0.10, 34000.0},
-                                       {false, 2, 2.6, {0.46, 0.47, 0.80}, 0.0, 36000.0},
+                                       {false, 2, 2.6, {0.46, 0.47, 0.80}, 0.0, 33000.0},
                                        {true, 1, 3.3, {0.56, 0.60, 0.72}, 0.0, 40000.0}};
-constexpr double kTile = 0.7, kShareOfTokens = 0.3;
+constexpr double kTile = 0.7, kShareOfTokens = 0.2;
 constexpr double kStart = 3.0, kFinish = 0.6, kParts = 0.8, kPartsPerToken = 0.015, kBytesPerMicrosecond = 34000.0;
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
@@ -59,13 +59,21 @@ double estimate_stream(const WeightProblem& problem, const WeightConfig& c, cons
   const StreamMode& mode = kStreamModes[plan.is_whole ? 2 : (is_shared ? 1 : 0)];
   const int depth = 8 / plan.wide, groups = ceil_div(stream_grains(problem, plan.wide), plan.workers) * (plan.wide == 1 ? 1 : 2);
   const int tiles = ceil_div(groups, plan.wide), units = tiles * ceil_div(layout.depth_chunks, depth) * mode.blocks;
-  const double filled = std::min(1.0, ceil_div(problem.w.n, 32) * 1.0 / (std::min(plan.workers, multiprocessors) * mode.blocks * tiles * plan.wide));
+  // Rows that are there, of those that the longest way would have everywhere: who has more gets more of the memory's bytes.
+  const double even = ceil_div(problem.w.n, 32) * 1.0 / (std::min(plan.workers, multiprocessors) * mode.blocks * tiles * plan.wide);
+  const double filled = is_shared ? 0.5 + 0.5 * even : even;
   const double tokens = 2.0 * depth * kChunkDepth * std::min(problem.m, c.tokens);
   const double unit = std::max(mode.units[c.tokens / 16] * slower_by_scales(problem.w, c.tokens),
                                filled * 4.0 * layout.chunk_bytes() / mode.bytes_per_microsecond);
-  const double start = mode.start - (is_shared && 3 * plan.workers < 5 * multiprocessors ? 1.0 : 0.0);  // halves are left for the next kernel
+  const double start = is_shared && 3 * plan.workers < 5 * multiprocessors ? mode.start - 2.0 : mode.start;  // halves left for the next kernel
   return start + ceil_div(problem.m, c.tokens) *
                      (tiles * kTile + units * (unit + mode.more + kShareOfTokens * tokens / mode.bytes_per_microsecond));
+}
+
+/// Whether two slots and the sums of the other warps fit into half a multiprocessor's shared memory (sm90/weight_stream.cuh).
+bool fits_half(const WeightProblem& problem, const WeightConfig& c, int wide) {
+  const int tokens = 16 / wide * std::min(problem.m, c.tokens) * 128;
+  return 4096 + 2 * (tokens + 4 * problem.w.layout.chunk_bytes()) + (8 - wide) * c.tokens * 128 <= 113 * 1024;
 }
 
 /// The best height of tiles and number of thread blocks.
@@ -75,6 +83,7 @@ WeightPlan make_stream_plan(const WeightProblem& problem, const WeightConfig& c,
   for (const StreamMode& mode : kStreamModes) {
     if (c.tokens > 16 && !mode.is_whole) continue;
     for (const int wide : {1, 2, 4, 8}) {
+      if (mode.blocks == 2 && !fits_half(problem, c, wide)) continue;
       const int grains = stream_grains(problem, wide);
       const WeightPlan plan{config, grains * ceil_div(problem.m, c.tokens), 1, std::min(mode.blocks * multiprocessors, grains), wide, mode.is_whole};
       const double estimate = estimate_stream(problem, c, plan, multiprocessors);
