@@ -31,7 +31,7 @@ struct StreamMode {
 constexpr StreamMode kStreamModes[] = {{false, 1, 1.7, {0.40, 0.52, 0.80}, 0.10, 34000.0},
                                        {false, 2, 2.6, {0.46, 0.47, 0.80}, 0.0, 33000.0},
                                        {true, 1, 3.3, {0.56, 0.60, 0.72}, 0.0, 40000.0}};
-constexpr double kTile = 0.7, kShareOfTokens = 0.2;
+constexpr double kTile = 0.7, kShareOfTokens = 0.2, kMorePasses = 1.3;
 constexpr double kStart = 3.0, kFinish = 0.6, kParts = 0.8, kPartsPerToken = 0.015, kBytesPerMicrosecond = 34000.0;
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
@@ -50,6 +50,12 @@ double slower_by_scales(const WeightView& w, int tokens) {
   return tokens <= 32 ? (is_fine ? 1.4 : 1.2) : (is_fine ? 2.0 : 1.45);
 }
 
+/// The same of streams, where decoding that is told at run time and zero points along k cost as well.
+double slower_stream(const WeightView& w, int tokens) {
+  const bool is_any = w.layout.kind == WeightKind::kFloat && w.scheme.element.mantissa_bits != stored_mantissa(w.layout.bits);
+  return slower_by_scales(w, tokens) * (is_any ? 1.5 : 1.0) * (w.layout.has_zeros ? 1.25 : 1.0);
+}
+
 /// What is dealt to thread blocks: groups of 32 rows where a tile has one, else of 64.
 int stream_grains(const WeightProblem& problem, int wide) { return ceil_div(problem.w.n, wide == 1 ? 32 : 64); }
 
@@ -63,10 +69,11 @@ double estimate_stream(const WeightProblem& problem, const WeightConfig& c, cons
   const double even = ceil_div(problem.w.n, 32) * 1.0 / (std::min(plan.workers, multiprocessors) * mode.blocks * tiles * plan.wide);
   const double filled = is_shared ? 0.5 + 0.5 * even : even;
   const double tokens = 2.0 * depth * kChunkDepth * std::min(problem.m, c.tokens);
-  const double unit = std::max(mode.units[c.tokens / 16] * slower_by_scales(problem.w, c.tokens),
+  const double unit = std::max(mode.units[c.tokens / 16] * slower_stream(problem.w, c.tokens),
                                filled * 4.0 * layout.chunk_bytes() / mode.bytes_per_microsecond);
   const double start = is_shared && 3 * plan.workers < 5 * multiprocessors ? mode.start - 2.0 : mode.start;  // halves left for the next kernel
-  return start + ceil_div(problem.m, c.tokens) *
+  const int passes = ceil_div(problem.m, c.tokens);
+  return start + passes * (passes > 1 ? kMorePasses : 1.0) *
                      (tiles * kTile + units * (unit + mode.more + kShareOfTokens * tokens / mode.bytes_per_microsecond));
 }
 
