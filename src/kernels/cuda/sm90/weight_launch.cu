@@ -108,7 +108,8 @@ bool is_plain(const WeightEpilogue& e) {
 }
 
 /// The next kernel's thread blocks may start early; all of them wait before they touch what this one writes.
-int launch(const WeightInstance& one, const WeightParams& p, const CUtensorMap& x, const CUtensorMap& y, int blocks, int shared, Stream stream) {
+int launch(const WeightInstance& one, const WeightParams& p, const CUtensorMap& x, const CUtensorMap& y, int blocks, int shared,
+           Stream stream) {
   if (const cudaError_t error = cudaFuncSetAttribute(one.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared)) return error;
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -161,7 +162,8 @@ int launch_weight_product(const WeightProblem& problem, const WeightPlan& plan, 
   p.box_stores = is_plain(problem.epilogue) && problem.y_pitch % 8 == 0 && is_aligned(problem.y, 16);
   CUtensorMap x{}, y{};
   if (!encode_matrix_map(x, map_of_x(problem, c.tokens, one->token_bytes / (c.tokens * 128)))) return cudaErrorInvalidValue;
-  if (p.box_stores && !encode_matrix_map(y, {problem.y, 2, problem.w.n, problem.m, problem.y_pitch * 2, 128, 32})) return cudaErrorInvalidValue;
+  if (p.box_stores && !encode_matrix_map(y, {problem.y, 2, problem.w.n, problem.m, problem.y_pitch * 2, 128, 32}))
+    return cudaErrorInvalidValue;
   const int shared = one->shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts);
   return launch(*one, p, x, y, p.workers * p.parts, shared, stream);
 }

@@ -71,7 +71,8 @@ double estimate_stream(const WeightProblem& problem, const WeightConfig& c, cons
   const double tokens = 2.0 * depth * kChunkDepth * std::min(problem.m, c.tokens);
   const double unit = std::max(mode.units[c.tokens / 16] * slower_stream(problem.w, c.tokens),
                                filled * 4.0 * layout.chunk_bytes() / mode.bytes_per_microsecond);
-  const double start = is_shared && 3 * plan.workers < 5 * multiprocessors ? mode.start - 2.0 : mode.start;  // halves left for the next kernel
+  const bool leaves_halves = is_shared && 3 * plan.workers < 5 * multiprocessors;  // for the next kernel
+  const double start = leaves_halves ? mode.start - 2.0 : mode.start;
   const int passes = ceil_div(problem.m, c.tokens);
   return start + passes * (passes > 1 ? kMorePasses : 1.0) *
                      (tiles * kTile + units * (unit + mode.more + kShareOfTokens * tokens / mode.bytes_per_microsecond));
@@ -92,7 +93,8 @@ WeightPlan make_stream_plan(const WeightProblem& problem, const WeightConfig& c,
     for (const int wide : {1, 2, 4, 8}) {
       if (mode.blocks == 2 && !fits_half(problem, c, wide)) continue;
       const int grains = stream_grains(problem, wide);
-      const WeightPlan plan{config, grains * ceil_div(problem.m, c.tokens), 1, std::min(mode.blocks * multiprocessors, grains), wide, mode.is_whole};
+      const int tiles = grains * ceil_div(problem.m, c.tokens), workers = std::min(mode.blocks * multiprocessors, grains);
+      const WeightPlan plan{config, tiles, 1, workers, wide, mode.is_whole};
       const double estimate = estimate_stream(problem, c, plan, multiprocessors);
       if (best.wide == 0 || estimate < lowest) best = plan, lowest = estimate;
     }

@@ -5,8 +5,8 @@
 ///           thread block goes through tiles of `wide` of its groups: 1, 2, 4 or 8. Its eight warps take these by 8 / wide chunks along k:
 ///           32 rows x 128 columns each of a unit, which fills one slot of shared memory together with its columns of x. They decode,
 ///           multiply by mma, and add up in shared memory at the end of a tile. A ninth warp copies.
-/// Overlap:  a thread block takes half a multiprocessor, so that the next kernel's thread blocks come while this one's work, and fill their
-///           slots with weights before they wait for it: only prepare_weight writes those, and lets no kernel start before it is done.
+/// Overlap:  a thread block may take half a multiprocessor, so that the next kernel's thread blocks come while this one's work, and fill
+///           their slots with weights before they wait for it: only prepare_weight writes weights, and lets no kernel start early.
 /// Requires: compute capability 9.0; rows of x 16-byte aligned.
 
 #include "kernels/cuda/sm90/weight_epilogue.cuh"
@@ -116,7 +116,11 @@ template <class T>
 class StreamConsumer {
  public:
   __device__ StreamConsumer(const WeightParams& params, const StreamShared& memory, int warp)
-      : p(params), shared(memory), lane(static_cast<int>(threadIdx.x) % 32), row_warp(warp & (p.wide - 1)), depth_warp(warp >> p.wide_shift) {
+      : p(params),
+        shared(memory),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        row_warp(warp & (p.wide - 1)),
+        depth_warp(warp >> p.wide_shift) {
     // Row l % 8 of matrix l / 8: 8 tokens x 8 columns each, two along the columns and two along tokens, or, of 8 tokens, four along the
     // columns, which are two steps. 16-byte pieces are swizzled by the 128-byte line they lie in.
     const int token = kEight ? lane % 8 : lane / 16 * 8 + lane % 8, piece = kEight ? lane / 8 : lane / 8 % 2;
@@ -141,8 +145,7 @@ class StreamConsumer {
     }
   }
 
-  /// Adds the products of a tile's units to the sums; this warp has a chunk in the first `mine` of them. Zero points are read even where
-  /// there are none to read in the loops that are rare without them.
+  /// Adds the products of a tile's units to the sums; this warp has a chunk in the first `mine` of them.
   __device__ void multiply(float (&sums)[2][T::kCount], int units, int mine) {
     if (p.scale == ChunkScale::kNone && (!kInteger || p.zero_offset == 0)) multiply_units<0, Reads::kScales>(sums, units, mine);
     else if (p.step == 128 && (!kInteger || p.zero_offset == 0)) multiply_units<8, Reads::kScales>(sums, units, mine);
@@ -323,7 +326,10 @@ __device__ inline void finish_quad(const WeightParams& p, float4 quad, int row, 
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    if (real[i]) store_finished(e, finish(e, values[i], bias[i], multiplier[i], residual[i]), (row + i % 2) * p.y_pitch + column + i / 2 * 8, p.y);
+    if (real[i]) {
+      const float v = finish(e, values[i], bias[i], multiplier[i], residual[i]);
+      store_finished(e, v, (row + i % 2) * p.y_pitch + column + i / 2 * 8, p.y);
+    }
 }
 
 /// Finishes and stores a warp's sums: 32 columns of y from `column` on, kTokens rows from `token` on.
@@ -402,7 +408,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksAtOnce)
   if (threadIdx.x < 8) reinterpret_cast<uint4*>(shared.zeros)[threadIdx.x] = uint4{0, 0, 0, 0};
   StreamConsumer<T> consumer(p, shared, warp);
   const int lane = consumer.lane, row_warp = consumer.row_warp, depth_warp = consumer.depth_warp;
-  const int units = (p.depth_chunks + p.depth - 1) >> (3 - p.wide_shift), mine = (p.depth_chunks - depth_warp + p.depth - 1) >> (3 - p.wide_shift);
+  const int depth_shift = 3 - p.wide_shift, units = (p.depth_chunks + p.depth - 1) >> depth_shift;
+  const int mine = (p.depth_chunks - depth_warp + p.depth - 1) >> depth_shift;
   __syncthreads();
   wait_for_earlier_kernels();
 #pragma unroll 1
