@@ -1,6 +1,6 @@
 /// The decoder's kernels in a build without CUDA.
 
-#include "kernels/cuda/decoder/decoder.h"
+#include "kernels/cuda/decoder/step.h"
 #include "narrow/error.h"
 
 namespace narrow::cuda {
@@ -18,6 +18,12 @@ int launch_attend_tiles(const AttendProblem&, Stream) { refuse(); }
 int launch_embed(const std::int32_t*, std::int64_t, const void*, DType, std::int64_t, float*, Stream) { refuse(); }
 int launch_rms_norm(const NormProblem&, Stream) { refuse(); }
 int launch_gate(const void*, DType, std::int64_t, std::int64_t, void*, DType, Stream) { refuse(); }
+std::optional<StepEncoding> step_encoding(const WeightView&, bool) { refuse(); }
+StepShape step_shape(int, int, int) { refuse(); }
+int most_parts(const StepShape&) { refuse(); }
+bool has_step_cache(CacheKind) { refuse(); }
+bool plan_step(StepParams&) { refuse(); }
+int launch_step(const StepParams&, int, Stream) { refuse(); }
 int launch_sample(const SampleProblem&, Stream) { refuse(); }
 int launch_random(void*, DType, std::int64_t, float, std::uint64_t, Stream) { refuse(); }
 int launch_read(const void*, std::int64_t, std::uint32_t*, Stream) { refuse(); }

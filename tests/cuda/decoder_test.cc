@@ -1,10 +1,14 @@
 // The executor on a CUDA device against the CPU's: every architecture, caches, schemes, batches; prompts and single tokens; sampling.
+#include <algorithm>
 #include <cmath>
 
 #include "device/cuda/runtime.h"
 #include "harness.h"
 #include "kernels/cuda/decoder/decoder.h"
+#include "model/cuda/decode_loop.h"
+#include "model/kv_cache.h"
 #include "model/small_model.h"
+#include "model/weights.h"
 #include "narrow/evaluate.h"
 #include "narrow/generate.h"
 #include "narrow/model.h"
@@ -173,6 +177,65 @@ TEST(Decoder, GeneratesTheSameTokens) {
   EXPECT_EQ(stopped.tokens, std::vector<std::int32_t>(a.tokens.begin(), a.tokens.begin() + 7));
   options.sampling = {.temperature = 0.9, .top_k = 20, .top_p = 0.9, .seed = 5};
   EXPECT_EQ(generate(gpu, prompt, options).tokens, generate(gpu, prompt, options).tokens);
+}
+
+/// Steps after a prompt, as one kernel where `one_kernel`, give the logits of passes over one row for the tokens that were chosen. Both
+/// round the same inputs to the same 16 bits, and differ by the order of sums.
+void expect_steps_of_passes(const std::filesystem::path& place, const std::optional<Recipe>& recipe, const char* cache, bool one_kernel) {
+  const Model gpu = open_model(place, {.device = kDevice, .recipe = recipe});
+  const model::DeviceDecoder& decoder = *gpu.state().on_device;
+  KvCache expected_cache = gpu.make_cache(KvCache::parse_scheme(cache)), kv = gpu.make_cache(KvCache::parse_scheme(cache));
+  const std::optional<std::string> obstacle = model::DecodeStep::obstacle(decoder, 1, kv.state().on_device->kind());
+  EXPECT_EQ(!obstacle, one_kernel) << obstacle.value_or("none");
+  const auto prompt = test::random_tokens(37, gpu.config().vocabulary, 8);
+  const Sequence expected{prompt, &expected_cache}, sequence{prompt, &kv};
+  gpu.forward({&expected, 1});
+  KvCache* const caches[] = {&kv};
+  constexpr std::int64_t kSteps = 5;
+  model::DecodeLoop loop(decoder, caches, decoder.forward_on_device({&sequence, 1}, Logits::kLast, {}), {}, kSteps + 1);
+  double most = 0.0;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    const std::vector<std::int32_t> token = loop.tokens(step, 1);
+    loop.step();
+    const Sequence next{token, &expected_cache};
+    most = std::max(most, distance(gpu.forward({&next, 1}), to_host(loop.logits(), decoder.stream())));
+  }
+  EXPECT_LT(most, kFewBound);
+}
+
+TEST(Decoder, StepsOfEveryArchitecture) {
+  NARROW_REQUIRE_DEVICE();
+  struct Case {
+    test::Decoder decoder;
+    bool one_kernel;
+  };
+  for (const Case& one :
+       {Case{{}, true}, Case{{.type = "mistral", .extra = R"("sliding_window": 9,)"}, true},
+        Case{{.type = "qwen2", .tied = true, .biases = true}, true}, Case{{.type = "qwen3", .head_dim = 32}, true},
+        Case{{.hidden = 192, .intermediate = 200, .heads = 6, .kv_heads = 6, .head_dim = 128, .vocabulary = 331}, true},
+        Case{{.hidden = 128, .heads = 14, .kv_heads = 2, .head_dim = 64}, true}, Case{{.heads = 3, .kv_heads = 1, .head_dim = 10}, false},
+        Case{{.hidden = 4224, .layers = 1, .heads = 2, .kv_heads = 2, .head_dim = 64}, true}}) {
+    const test::TemporaryDirectory place;
+    test::write_decoder(place / "model", one.decoder);
+    for (const char* cache : {"fp32", "fp16", "bf16"}) {
+      SCOPED_TRACE(::testing::Message() << one.decoder.type << " " << one.decoder.hidden << " " << cache);
+      expect_steps_of_passes(place / "model", std::nullopt, cache, one.one_kernel);
+    }
+  }
+}
+
+TEST(Decoder, StepsOfEveryScheme) {
+  NARROW_REQUIRE_DEVICE();
+  const test::TemporaryDirectory place;
+  test::write_decoder(place / "model", {.hidden = 384, .intermediate = 640, .heads = 4, .kv_heads = 2, .head_dim = 64});
+  for (const auto& [scheme, one_kernel] :
+       {std::pair{"int8:row", true}, {"int8:row:asym", true}, {"int4:block128", true}, {"int4:block64", true}, {"int4:block32:asym", true},
+        {"int4:row", true}, {"int3:block128", true}, {"int2:block16", true}, {"fp8_e4m3:row", true}, {"fp8_e4m3:128x128", true},
+        {"fp6_e3m2:row", true}, {"fp5_e2m2:row", true}, {"fp4_e2m1:tensor", true}, {"fp3_e2m0:row", true}, {"mxfp4", true},
+        {"fp6_e2m3:row", false}, {"int8:block32", true}, {"int8:block16", false}, {"nvfp4", false}, {"msfp12", false}}) {
+    SCOPED_TRACE(scheme);
+    expect_steps_of_passes(place / "model", Recipe{.scheme = Scheme::parse(scheme)}, "fp16", one_kernel);
+  }
 }
 
 /// The draws of the device are those of the CPU's sample, logit for logit.

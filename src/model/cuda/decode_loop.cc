@@ -50,6 +50,7 @@ DecodeLoop::DecodeLoop(const DeviceDecoder& decoder, std::span<KvCache* const> c
   cuda::copy_bytes(rows_.sequence_of_row, sequences.data(), per_row, stream);
   cuda::set_bytes(draws_, 0, per_row, stream);
   cuda::synchronize(stream);
+  if (!DecodeStep::obstacle(decoder, count, rows_.kind)) one_kernel_.emplace(decoder, rows_, scratch_.logits);
   sample(logits);
 }
 
@@ -73,8 +74,12 @@ void DecodeLoop::sample(const Tensor& logits) const {
 void DecodeLoop::step() {
   const cuda::DeviceGuard guard(decoder_.weights().device.index);
   const auto enqueue = [&] {
-    const std::optional<Tensor> delta = decoder_.run_layers(rows_, scratch_, {});
-    decoder_.run_head(scratch_, delta, rows_.rows, nullptr);
+    if (one_kernel_) {
+      one_kernel_->enqueue(decoder_.stream());
+    } else {
+      const std::optional<Tensor> delta = decoder_.run_layers(rows_, scratch_, {});
+      decoder_.run_head(scratch_, delta, rows_.rows, nullptr);
+    }
     sample(scratch_.logits);
   };
   if (!has_run_) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "device/cuda/runtime.h"
-#include "model/cuda/device_decoder.h"
+#include "model/cuda/decode_step.h"
 #include "narrow/generate.h"
 
 namespace narrow::model {
@@ -22,6 +22,8 @@ class DecodeLoop {
   void step();
   /// The tokens made so far by the steps that were enqueued, [steps + 1][sequences], from `first` on; waits for them.
   std::vector<std::int32_t> tokens(std::int64_t first, std::int64_t count) const;
+  /// [sequences, vocabulary] on the device: of the last step that was enqueued.
+  const Tensor& logits() const { return scratch_.logits; }
 
  private:
   void sample(const Tensor& logits) const;
@@ -35,6 +37,7 @@ class DecodeLoop {
   DeviceRows rows_;
   std::int32_t* draws_ = nullptr;
   std::int32_t* history_ = nullptr;
+  std::optional<DecodeStep> one_kernel_;  ///< where the model's steps run so
   bool has_run_ = false;
   std::unique_ptr<cuda::Graph> graph_;
 };

@@ -214,6 +214,11 @@ std::uint64_t DeviceLinear::byte_size() const {
   return bytes;
 }
 
+const cuda::DeviceWeight* DeviceLinear::plain_weight() const {
+  if (rounding_ || pieces_.size() != 1) return nullptr;
+  return std::get_if<cuda::DeviceWeight>(&pieces_.front().weight);
+}
+
 DType DeviceLinear::source_type(bool many) const {
   if (!rounding_) return input_;
   return many ? DType::kF16 : DType::kF32;

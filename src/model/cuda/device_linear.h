@@ -52,6 +52,10 @@ class DeviceLinear {
   /// What attention gives for this layer: its own type where nothing else is made of it, else fp32 (fp16 for many rows).
   DType source_type(bool many) const;
 
+  /// The weight, where run() is one product of it with values of input_type(), and bias; else null. Then its bias, or null.
+  const cuda::DeviceWeight* plain_weight() const;
+  const float* plain_bias() const { return pieces_.front().bias ? pieces_.front().bias->as<float>() : nullptr; }
+
   /// y [rows, n] = input * weight + bias (+ residual). y: fp32, fp16 or bf16.
   void run(const DeviceSource& source, const InputScratch& scratch, const Tensor& y, cuda::Stream stream,
            const std::optional<Tensor>& residual = {}) const;

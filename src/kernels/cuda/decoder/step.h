@@ -1,0 +1,147 @@
+#pragma once
+/// A decode step of one sequence in one launch: embedding, all layers, head (sm90/step_main.cuh). Plain problems on device pointers.
+
+#include <cstdint>
+#include <optional>
+
+#include "kernels/cuda/decoder/decoder.h"
+#include "kernels/cuda/weight_product.h"
+
+namespace narrow::cuda {
+
+/// The products of a step: four of every layer, then the head.
+enum StepKind : std::uint8_t { kStepQkv, kStepO, kStepGateUp, kStepDown, kStepHead, kStepKinds };
+
+struct StepProduct {
+  const std::uint8_t* chunks = nullptr;
+  const float* factors = nullptr;
+  const float* bias = nullptr;  ///< [n], or null
+};
+
+struct StepLayer {
+  StepProduct products[kStepHead];
+  const float* attention_norm = nullptr;
+  const float* mlp_norm = nullptr;
+  const float* q_norm = nullptr;  ///< or null
+  const float* k_norm = nullptr;
+  int window = 0;
+};
+
+/// What the products of one kind share. Its chunks, in the order of memory, are dealt to `workers` thread blocks in equal runs; a run that
+/// covers a row of chunks in part gives a part of its 64 sums, and whoever reads them adds the parts in order.
+struct StepShape {
+  int n = 0, k = 0;
+  int row_chunks = 0, depth_chunks = 0, workers = 0;
+  float* parts = nullptr;  ///< [most parts of a row of chunks][pitch]
+  int pitch = 0;
+
+  NARROW_HOST_DEVICE int chunks() const { return row_chunks * depth_chunks; }
+  /// The first chunk of worker i; that of worker i + 1 ends its run.
+  NARROW_HOST_DEVICE int begin_of(int worker) const {
+    return static_cast<int>(static_cast<unsigned>(worker) * static_cast<unsigned>(chunks()) / static_cast<unsigned>(workers));
+  }
+  /// The worker that has a chunk.
+  NARROW_HOST_DEVICE int owner_of(int chunk) const {
+    return static_cast<int>((static_cast<unsigned>(chunk + 1) * static_cast<unsigned>(workers) - 1u) / static_cast<unsigned>(chunks()));
+  }
+  NARROW_HOST_DEVICE int parts_of(int row_chunk) const {
+    const int first = row_chunk * depth_chunks;
+    return owner_of(first + depth_chunks - 1) - owner_of(first) + 1;
+  }
+};
+
+constexpr int kStepFewParts = 2, kStepMostParts = 4;
+
+/// A worker's run of a product's chunks.
+struct StepRun {
+  int begin = 0, count = 0;
+  int row = 0, rows = 0;                   ///< rows of chunks that it touches
+  int depth = 0;                           ///< the first chunk's place in its row
+  int part = 0;                            ///< which part of its first row it has; of the others, the first
+  int columns_begin = 0, columns_end = 0;  ///< chunks of x that it needs
+
+  NARROW_HOST_DEVICE static StepRun of(const StepShape& shape, int worker) {
+    StepRun run;
+    if (worker >= shape.workers) return run;
+    run.begin = shape.begin_of(worker);
+    run.count = shape.begin_of(worker + 1) - run.begin;
+    run.row = run.begin / shape.depth_chunks;
+    run.depth = run.begin - run.row * shape.depth_chunks;
+    run.rows = (run.depth + run.count - 1) / shape.depth_chunks + 1;
+    run.part = worker - shape.owner_of(run.row * shape.depth_chunks);
+    run.columns_begin = run.rows == 1 ? run.depth : 0;
+    run.columns_end = run.rows == 1 ? run.depth + run.count : shape.depth_chunks;
+    return run;
+  }
+};
+
+/// How the layers' weights are stored, and what they are multiplied with.
+struct StepEncoding {
+  WeightKind kind = WeightKind::kDense;
+  int bits = 16;
+  bool bf16 = false;                                       ///< of dense weights and x; else fp16
+  int chunk_bytes = 0, scale_offset = 0, zero_offset = 0;  ///< zero_offset 0: no zero points in chunks
+  ChunkScale scale = ChunkScale::kNone;
+  int step_shift = 7;      ///< logarithm of the columns that share a scale
+  int integer_offset = 0;  ///< of signed integers: 2^(bits-1)
+};
+
+/// Consumer threads: groups of four warps.
+constexpr int kStepGroups = 4, kStepConsumers = kStepGroups * 128, kStepThreads = kStepConsumers + 32;
+/// The stream's largest size: four values of it are a thread's at a time, up to four times.
+constexpr int kStepMostHidden = kStepConsumers * 16;
+
+/// Shared memory of attention: the group's queries, key and value; then of every warp values, largest scores and totals.
+NARROW_HOST_DEVICE constexpr int attend_bytes(int group, int head_dim) {
+  const int heads = group == 1 ? 1 : 2, warps = kStepConsumers / 32;
+  return ((group + 2) * head_dim + warps * heads * (head_dim + 2)) * 4;
+}
+/// Floats of one split's softmax of a head: its values, the largest score, the total.
+NARROW_HOST_DEVICE constexpr int softmax_pitch(int head_dim) { return (head_dim + 3) / 4 * 4 + 4; }
+
+struct StepParams {
+  const StepLayer* layers = nullptr;
+  int layer_count = 0;
+  StepProduct head;
+  StepShape shapes[kStepKinds];
+  StepEncoding encoding;          ///< of the layers; the head is dense, in the type of x
+  int unit = 1;                   ///< chunks of the layers in a slot of the ring; the head's slots have one
+  int slots = 0, head_slots = 0;  ///< multiples of kStepGroups: a slot is always the same group's
+  int ahead = 1, head_ahead = 1;  ///< slots that are under way at a time
+  int most_rows = 0;              ///< rows of chunks that a worker's run touches at most
+  int widest = 0;                 ///< the largest k, padded to chunks
+
+  int heads = 0, kv_heads = 0, head_dim = 0, splits = 1;
+  CacheKind cache_kind = CacheKind::kFp16;
+  const CacheView* cache = nullptr;
+  const std::int32_t* token = nullptr;
+  const std::int32_t* position = nullptr;
+  const void* embedding = nullptr;
+  DType embedding_type = DType::kF16;
+  const float* final_norm = nullptr;
+  const float* cosine = nullptr;
+  const float* sine = nullptr;
+  float epsilon = 0.0f, score_scale = 1.0f;
+
+  float* softmaxes = nullptr;         ///< [heads][splits][softmax_pitch]: values, largest score, total
+  std::uint32_t* arrivals = nullptr;  ///< two words, zero before the first step: arrivals so far, and those of earlier steps
+  const float* zeros = nullptr;       ///< four
+  bool few_parts = false;             ///< no row of chunks has more than kStepFewParts
+  float* logits = nullptr;
+};
+
+/// What the kernel needs to know of a weight; nothing where no kernel was compiled for it: floats that are not stored for their own
+/// mantissa, and, of more than 4 bits, scales that change every 16 columns.
+std::optional<StepEncoding> step_encoding(const WeightView& w, bool bf16);
+/// A product [n, k] dealt to at most `workers` thread blocks; its parts are not set.
+StepShape step_shape(int n, int k, int workers);
+/// The most parts that a row of its chunks has.
+int most_parts(const StepShape& shape);
+/// Whether attention has caches of the kind.
+bool has_step_cache(CacheKind kind);
+/// Sets the ring, from shapes, encoding and heads; false where shared memory does not hold it.
+bool plan_step(StepParams& params);
+/// One thread block on each of `blocks` multiprocessors.
+int launch_step(const StepParams& params, int blocks, Stream stream);
+
+}  // namespace narrow::cuda

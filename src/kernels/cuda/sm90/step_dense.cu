@@ -1,0 +1,16 @@
+/// Decode steps of fp16 and bf16.
+
+#include "kernels/cuda/sm90/step_kernels.h"
+#include "kernels/cuda/sm90/step_main.cuh"
+
+namespace narrow::cuda::sm90 {
+
+std::span<const StepInstance> step_dense() {
+  static constexpr StepInstance kList[] = {
+      {WeightKind::kDense, 16, false, decode_step<Decoder<WeightKind::kDense, 16>, false>},
+      {WeightKind::kDense, 16, true, decode_step<Decoder<WeightKind::kDense, 16>, true>},
+  };
+  return kList;
+}
+
+}  // namespace narrow::cuda::sm90

@@ -1,0 +1,18 @@
+/// Decode steps of integers.
+
+#include "kernels/cuda/sm90/step_kernels.h"
+#include "kernels/cuda/sm90/step_main.cuh"
+
+namespace narrow::cuda::sm90 {
+
+std::span<const StepInstance> step_integers() {
+  static constexpr StepInstance kList[] = {
+      {WeightKind::kInteger, 2, false, decode_step<Decoder<WeightKind::kInteger, 2>, false>},
+      {WeightKind::kInteger, 3, false, decode_step<Decoder<WeightKind::kInteger, 3>, false>},
+      {WeightKind::kInteger, 4, false, decode_step<Decoder<WeightKind::kInteger, 4>, false>},
+      {WeightKind::kInteger, 8, false, decode_step<Decoder<WeightKind::kInteger, 8>, false>},
+  };
+  return kList;
+}
+
+}  // namespace narrow::cuda::sm90

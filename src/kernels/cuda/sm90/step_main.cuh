@@ -1,0 +1,185 @@
+#pragma once
+/// A decode step of one sequence as one kernel.
+///
+/// Mapping:  one thread block per multiprocessor, all there at once. A step is a list of phases with grid barriers between them: per layer
+///           q, k, v; attention; o; gate, up; down; then the head. One thread streams the weights of all phases through shared memory and
+///           stops at no barrier (step_ring.cuh); 16 warps make each phase's input, multiply, and hand their sums to the next phase.
+/// Requires: compute capability 9.0, a cooperative launch of at most one thread block per multiprocessor.
+/// Bound:    the bytes of the weights.
+
+#include "kernels/cuda/sm90/step_attend.cuh"
+
+namespace narrow::cuda::sm90 {
+
+/// Meetings of all thread blocks: arrivals are counted and never reset.
+struct StepBarrier {
+  std::uint32_t* arrivals;
+  std::uint32_t target;
+
+  __device__ explicit StepBarrier(std::uint32_t* words) : arrivals(words), target(*reinterpret_cast<volatile std::uint32_t*>(words + 1)) {}
+  /// After all consumers' stores.
+  __device__ void arrive() {
+    target += gridDim.x;
+    consumers_sync();
+    if (threadIdx.x == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrivals) : "memory");
+  }
+  __device__ void wait() const {
+    if (threadIdx.x == 0) {
+      std::uint32_t seen;
+      do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(arrivals) : "memory");
+      while (static_cast<std::int32_t>(seen - target) < 0);
+    }
+    consumers_sync();
+  }
+  /// After the last wait, one thread: the next step begins from here.
+  __device__ void finish() const { arrivals[1] = target; }
+};
+
+__device__ inline StepOperand operand_of(const StepEncoding& e) {
+  return {e.scale_offset, e.zero_offset, e.step_shift, e.scale, -0x1p-24f * static_cast<float>(e.integer_offset)};
+}
+
+/// A result's factor and bias, read before they are needed.
+struct StepFinish {
+  float factor = 1.0f, bias = 0.0f;
+  __device__ StepFinish(const StepProduct& product, const StepShape& shape, const StepRun& run, int i) {
+    if (i >= run.rows * kChunkRows) return;
+    const int row = run.row * kChunkRows + i;
+    factor = __ldg(product.factors + row);
+    if (product.bias != nullptr && row < shape.n && (i >= kChunkRows || run.part == 0)) bias = __ldg(product.bias + row);
+  }
+};
+
+/// Adds up the groups' sums, and gives them to the next phase. `finish`: of the thread's first result.
+__device__ inline void store_results(const StepShared& shared, const StepShape& shape, const StepRun& run, const StepProduct& product,
+                                     StepFinish finish) {
+  consumers_sync();
+  for (int i = static_cast<int>(threadIdx.x); i < run.rows * kChunkRows; i += kStepConsumers) {
+    if (i >= kStepConsumers) finish = StepFinish(product, shape, run, i);
+    const float* from = shared.partials + i / kChunkRows * kStepGroups * kChunkRows + i % kChunkRows;
+    const float sum = ((from[0] + from[64]) + from[128]) + from[192];
+    const int part = i < kChunkRows ? run.part : 0;
+    __stcg(shape.parts + static_cast<std::int64_t>(part) * shape.pitch + run.row * kChunkRows + i, sum * finish.factor + finish.bias);
+  }
+}
+
+template <class D, bool kBf16>
+__global__ void __launch_bounds__(kStepThreads, 1) decode_step(const __grid_constant__ StepParams p) {
+  extern __shared__ std::byte memory[];
+  const StepShared shared(memory, p);
+  const int thread = static_cast<int>(threadIdx.x), hidden = p.shapes[kStepQkv].k;
+  if (thread == 0) {
+    for (int slot = 0; slot < p.slots; ++slot) shared.full[slot].init(1), shared.empty[slot].init(4);
+    for (int slot = 0; slot < p.head_slots; ++slot) shared.head_full[slot].init(1), shared.head_empty[slot].init(4);
+    fence_barriers();
+  }
+  if (thread < kStepKinds) shared.runs[thread] = StepRun::of(p.shapes[thread], static_cast<int>(blockIdx.x));
+  for (int i = thread; i < p.layer_count * static_cast<int>(sizeof(StepLayer) / 8); i += kStepThreads)
+    reinterpret_cast<std::uint64_t*>(shared.layers)[i] = reinterpret_cast<const std::uint64_t*>(p.layers)[i];
+  std::uint8_t* parts = shared.parts;
+  for (int kind = 0; kind < kStepKinds; ++kind) {
+    for (int row = thread; row < p.shapes[kind].row_chunks; row += kStepThreads)
+      parts[row] = static_cast<std::uint8_t>(p.shapes[kind].parts_of(row));
+    parts += p.shapes[kind].row_chunks;
+  }
+  const int half = p.head_dim / 2;
+  for (int i = thread; i < half; i += kStepThreads) {
+    shared.turns[i] = p.cosine[std::int64_t{*p.position} * half + i];
+    shared.turns[half + i] = p.sine[std::int64_t{*p.position} * half + i];
+  }
+  for (int i = thread; i < hidden; i += kStepThreads)
+    shared.stream[i] = load_value(p.embedding, p.embedding_type, std::int64_t{*p.token} * hidden + i);
+  __syncthreads();
+  if (threadIdx.x >= kStepConsumers) {
+    if (threadIdx.x == kStepConsumers) produce_step(p, shared);
+    return;
+  }
+  constexpr bool kSums = D::kKind == WeightKind::kInteger;
+  using Dense = Decoder<WeightKind::kDense, 16>;
+  const int step_shift = p.encoding.step_shift;
+  StepBarrier barrier(p.arrivals);
+  StepCursor at;
+  const StepOperand operand = operand_of(p.encoding);
+#pragma unroll 1
+  for (int phase = 0; phase <= kStepHead * p.layer_count; ++phase) {
+    const int layer = phase / kStepHead, kind = layer == p.layer_count ? kStepHead : phase % kStepHead;
+    const StepLayer& w = shared.layers[min(layer, p.layer_count - 1)];
+    const StepShape& shape = p.shapes[kind];
+    const StepRun& run = shared.runs[kind];
+    const StepProduct& product = kind == kStepHead ? p.head : w.products[kind];
+    const StepFinish finish(product, shape, run, thread);
+    const auto wait = [&] {
+      if (phase > 0) barrier.wait();
+    };
+    if (kind == kStepO) {
+      wait();
+      make_input<kBf16, kSums, 1>(shared, step_shift, run, shape.k, [&](int column) { return load_mixed(p, column); });
+    } else if (kind == kStepDown) {
+      wait();
+      const auto gate = [&]<int kParts, int kAtOnce>(std::integer_sequence<int, kParts, kAtOnce>) {
+        const StepResults from = results_of(p, shared, kStepGateUp);
+        make_input<kBf16, kSums, kAtOnce>(shared, step_shift, run, shape.k, [&](int column) {
+          const float4 g = from.load<kParts>(column), u = from.load<kParts>(shape.k + column);
+          return float4{silu_times(g.x, u.x), silu_times(g.y, u.y), silu_times(g.z, u.z), silu_times(g.w, u.w)};
+        });
+      };
+      if (p.few_parts)
+        gate(std::integer_sequence<int, kStepFewParts, 3>{});
+      else
+        gate(std::integer_sequence<int, kStepMostParts, 1>{});
+    } else {
+      const StepResults added = results_of(p, shared, kind == kStepGateUp ? kStepO : kStepDown);
+      const float* weight = kind == kStepHead ? p.final_norm : (kind == kStepQkv ? w.attention_norm : w.mlp_norm);
+      const auto norm = [&]<int kQuads, int kParts>(std::integer_sequence<int, kQuads, kParts>) {
+        norm_input<kBf16, kSums, kQuads, kParts>(shared, step_shift, hidden, p.epsilon, added, phase > 0, weight, wait);
+      };
+      if (p.few_parts && hidden <= kStepMostHidden / 2)
+        norm(std::integer_sequence<int, 2, kStepFewParts>{});
+      else
+        norm(std::integer_sequence<int, 4, kStepMostParts>{});
+    }
+    consumers_sync();
+    if (kind == kStepHead) at.restart();
+    const StepSlots layers{p.unit, p.encoding.chunk_bytes, p.slots, shared.full, shared.empty},
+        ring = kind == kStepHead ? StepSlots{1, StepShared::kHeadBytes, p.head_slots, shared.head_full, shared.head_empty} : layers;
+    if (D::kKind == WeightKind::kDense || kind == kStepHead) {
+      multiply_run<Dense, kBf16, StepScales::kRow>(shared, ring, at, run, shape.depth_chunks, operand);
+    } else if (operand.scale == ChunkScale::kNone) {
+      multiply_run<D, kBf16, StepScales::kRow>(shared, ring, at, run, shape.depth_chunks, operand);
+    } else if (!has_sixteen(D::kBits) || step_shift > 4) {
+      multiply_run<D, kBf16, StepScales::kBlocks>(shared, ring, at, run, shape.depth_chunks, operand);
+    } else if constexpr (has_sixteen(D::kBits)) {
+      multiply_run<D, kBf16, StepScales::kSixteen>(shared, ring, at, run, shape.depth_chunks, operand);
+    }
+    store_results(shared, shape, run, product, finish);
+    barrier.arrive();
+    if (kind == kStepQkv) {
+      const auto wait = [&] { barrier.wait(); };
+      const auto attend = [&]<CacheKind kCache>(std::integral_constant<CacheKind, kCache>) {
+        if (p.cache_kind != kCache) return;
+        if (p.heads == p.kv_heads)
+          attend_step<kCache, 1>(p, shared, w, layer, wait);
+        else
+          attend_step<kCache, 2>(p, shared, w, layer, wait);
+      };
+      attend(std::integral_constant<CacheKind, CacheKind::kFp32>{});
+      attend(std::integral_constant<CacheKind, CacheKind::kFp16>{});
+      attend(std::integral_constant<CacheKind, CacheKind::kBf16>{});
+      barrier.arrive();
+    }
+  }
+  barrier.wait();
+  const StepShape& head = p.shapes[kStepHead];
+  const StepResults logits = results_of(p, shared, kStepHead);
+  for (int row = (static_cast<int>(blockIdx.x) * kStepConsumers + static_cast<int>(threadIdx.x)) * 4; row < head.n;
+       row += static_cast<int>(gridDim.x) * kStepConsumers * 4) {
+    const float4 v = logits.load<kStepMostParts>(row);
+    const float four[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (row + i < head.n) p.logits[row + i] = four[i];
+  }
+  if (blockIdx.x == 0 && threadIdx.x == 0) barrier.finish();
+}
+
+}  // namespace narrow::cuda::sm90
