@@ -3,7 +3,7 @@ target_sources(narrow PRIVATE ops/cuda_binary.cc ops/cuda_binary_conv.cc ops/cud
   ops/cuda_matmul.cc ops/cuda_msfp.cc ops/cuda_quantize.cc ops/cuda_training.cc ops/cuda_weights.cc ops/tuned_kernels.cc)
 if(NOT NARROW_WITH_CUDA)
   target_sources(narrow PRIVATE device/cuda_stub.cc kernels/cuda_stub.cc kernels/cuda_binary_stub.cc kernels/cuda_decoder_stub.cc
-    kernels/cuda_fused_stub.cc kernels/cuda_matmul_stub.cc kernels/cuda_msfp_stub.cc kernels/cuda_weights_stub.cc)
+    kernels/cuda_fused_stub.cc kernels/cuda_gptq_stub.cc kernels/cuda_matmul_stub.cc kernels/cuda_msfp_stub.cc kernels/cuda_weights_stub.cc)
   return()
 endif()
 target_sources(narrow PRIVATE
@@ -27,6 +27,10 @@ target_sources(narrow PRIVATE
   kernels/cuda/int4_prepare.cu
   kernels/cuda/int4_product_any.cu
   kernels/cuda/int4_product_mma.cu
+  kernels/cuda/gptq/columns.cu
+  kernels/cuda/gptq/factor.cu
+  kernels/cuda/gptq/products.cu
+  kernels/cuda/gptq/solver.cc
   kernels/cuda/int8_product_any.cu
   kernels/cuda/int8_product_mma.cu
   kernels/cuda/layout.cu

@@ -72,8 +72,10 @@ struct InputMoments {
 };
 
 /// Quantizes one weight [n, k]. second_moment: X^T X of its input, [k, k]; empty: without calibration, which GPTQ needs.
-/// The same bits for any number of threads.
-FittedWeight fit_weight(const Tensor& w, const Scheme& scheme, std::span<const double> second_moment, const Method& method);
+/// The same bits for any number of threads. On a CUDA device (GPTQ alone) the same arithmetic with the last bits of the factor and of long
+/// sums its own, so that a value which lies between two codes may take the other; everything given and returned stays on the CPU.
+FittedWeight fit_weight(const Tensor& w, const Scheme& scheme, std::span<const double> second_moment, const Method& method,
+                        Device device = Device::cpu());
 
 /// One module of a model that a method went through.
 struct FittedModule {

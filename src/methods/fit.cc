@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 
 #include "calibrate/second_moment.h"
+#include "device/cuda/runtime.h"
 #include "io/text.h"
+#include "methods/cuda/device_fit.h"
 #include "methods/gptq.h"
 #include "methods/hessian.h"
 #include "methods/recipe_match.h"
@@ -102,7 +104,8 @@ void check_numbers(const Method& method) {
 
 }  // namespace
 
-FittedWeight fit_weight(const Tensor& w, const Scheme& scheme, std::span<const double> second_moment, const Method& method) {
+FittedWeight fit_weight(const Tensor& w, const Scheme& scheme, std::span<const double> second_moment, const Method& method,
+                        Device device) {
   check_numbers(method);
   if (w.rank() != 2) throw InvalidArgument(fmt::format("a weight is a matrix [n, k], not {}", to_string(w.shape())));
   const std::int64_t k = w.shape()[1];
@@ -114,6 +117,12 @@ FittedWeight fit_weight(const Tensor& w, const Scheme& scheme, std::span<const d
   if (method.folds()) throw InvalidArgument("rotate, smoothquant and awq change several layers at once; they are of whole models");
   if (method.correct) throw InvalidArgument("correct makes good what other layers did; it is of whole models");
   if (method.tune) throw InvalidArgument("tune follows the gradient of a model's answers; it is of whole models");
+  if (!device.is_cpu()) {
+    check_device_method(method);
+    cuda::require_device(device.index);
+    const cuda::OwnedStream stream(device.index);
+    return fit_on_device(w.contiguous(), scheme, DeviceInput(DeviceHessian(second_moment, k, device, stream), method));
+  }
   const Tensor values = convert(w, DType::kF32).contiguous();
   return fit(values, values, scheme, Input(second_moment, k, method), method);
 }

@@ -1,0 +1,174 @@
+// GPTQ on a CUDA device against the CPU's: moments, losses, codes, factors, whole checkpoints.
+#include <cmath>
+#include <cstring>
+
+#include "calibrate/second_moment.h"
+#include "device/cuda/runtime.h"
+#include "harness.h"
+#include "io/files.h"
+#include "kernels/cuda/gptq/gptq.h"
+#include "kernels/cuda/gptq/solver.h"
+#include "methods/cuda/device_fit.h"
+#include "methods/gptq.h"
+#include "methods/hessian.h"
+#include "model/small_model.h"
+#include "narrow/methods.h"
+
+namespace narrow::cuda::testing {
+namespace {
+
+/// Inputs whose channels are correlated, so that one column can make good another one's error.
+Tensor correlated_inputs(std::int64_t tokens, std::int64_t k) {
+  Tensor x = test::random_values(DType::kF32, {tokens, k}, 7, 1.0f);
+  for (std::int64_t row = 0; row < tokens; ++row)
+    for (std::int64_t col = 1; col < k; ++col) x.as<float>()[row * k + col] += 0.9f * x.as<float>()[row * k + col - 1];
+  return x;
+}
+
+std::vector<double> moment_of(const Tensor& x) {
+  std::vector<double> moment;
+  add_second_moment(x, moment);
+  return moment;
+}
+
+std::vector<double> identity(std::int64_t k) {
+  std::vector<double> moment(static_cast<std::size_t>(k * k), 0.0);
+  for (std::int64_t i = 0; i < k; ++i) moment[static_cast<std::size_t>(i * k + i)] = 1.0;
+  return moment;
+}
+
+bool same(const Buffer& a, const Buffer& b) { return a.size() == b.size() && (a.size() == 0 || std::memcmp(a.data(), b.data(), a.size()) == 0); }
+bool same(const QuantizedTensor& a, const QuantizedTensor& b) {
+  return same(a.codes, b.codes) && same(a.scales, b.scales) && same(a.zero_points, b.zero_points) && a.outer_scale == b.outer_scale;
+}
+
+/// The share of values that differ.
+double difference(const QuantizedTensor& a, const QuantizedTensor& b) {
+  const Tensor x = dequantize(a), y = dequantize(b);
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < x.size(); ++i) count += x.as<float>()[i] != y.as<float>()[i];
+  return static_cast<double>(count) / static_cast<double>(x.size());
+}
+
+constexpr const char* kSchemes[] = {"int4:block128", "int4:row", "int3:block64", "int4:block100:asym", "fp4_e2m1:row", "fp5_e2m2:row",
+                                    "nvfp4",         "mxfp4",    "msfp12",       "int4:tensor",        "int8:128x128", "nf4:block64"};
+
+TEST(DeviceGptq, MomentsAreTheCpus) {
+  NARROW_REQUIRE_DEVICE();
+  const OwnedStream stream;
+  for (const auto& [tokens, k] : {std::pair{1, 1}, {5, 3}, {17, 130}, {1024, 64}, {2100, 200}, {1500, 259}}) {
+    SCOPED_TRACE(fmt::format("{} tokens of {}", tokens, k));
+    const Tensor x = correlated_inputs(tokens, k);
+    const std::vector<double> expected = moment_of(x);
+    DeviceHessian hessian(k, kDevice, stream);
+    hessian.add(to_device(x, kDevice, stream));
+    const std::vector<double> diagonal = hessian.diagonal();
+    for (int i = 0; i < k; ++i)
+      EXPECT_NEAR(diagonal[static_cast<std::size_t>(i)], expected[static_cast<std::size_t>(i * k + i)],
+                  1e-5 * expected[static_cast<std::size_t>(i * k + i)]);
+    // Everything beside the diagonal is seen through tr(E M E^T).
+    const Tensor e = test::random_values(DType::kF32, {37, k}, 3, 1.0f);
+    double energy = 0.0;
+    for (std::int64_t row = 0; row < 37; ++row)
+      for (int i = 0; i < k; ++i)
+        for (int j = 0; j < k; ++j)
+          energy += static_cast<double>(e.as<float>()[row * k + i]) * expected[static_cast<std::size_t>(i * k + j)] *
+                    static_cast<double>(e.as<float>()[row * k + j]);
+    EXPECT_NEAR(hessian.energy(to_device(e, kDevice, stream)), energy, 1e-5 * energy);
+  }
+}
+
+TEST(DeviceGptq, IdentityHessianRoundsToNearest) {
+  NARROW_REQUIRE_DEVICE();
+  const Tensor w = test::random_values(DType::kF32, {48, 200}, 1, 0.1f);
+  for (const Scheme& scheme : standard_schemes()) {
+    if (scheme.element.bits > 16) continue;
+    const FittedWeight fitted = fit_weight(w, scheme, identity(200), {.gptq = true}, kDevice);
+    EXPECT_TRUE(same(fitted.quantized, quantize(w, scheme))) << scheme.to_string();
+    EXPECT_EQ(fitted.loss_before, fitted.loss_after) << scheme.to_string();
+    EXPECT_TRUE(same(fit_weight(w, scheme, identity(200), {.gptq = true, .act_order = true}, kDevice).quantized, quantize(w, scheme)))
+        << scheme.to_string();
+  }
+}
+
+/// With the CPU's own factor only sums over blocks are rounded otherwise: the codes of the first block are the CPU's.
+TEST(DeviceGptq, FirstBlockOfTheSameFactorHasTheCpusCodes) {
+  NARROW_REQUIRE_DEVICE();
+  const OwnedStream stream;
+  for (const auto& [n, k] : {std::pair{70, 128}, {33, 100}, {5, 7}}) {
+    const Tensor w = test::random_values(DType::kF32, {n, k}, 2, 0.1f);
+    const std::vector<double> moment = moment_of(correlated_inputs(600, k));
+    for (const bool act_order : {false, true}) {
+      const HessianFactor factor = *Hessian(moment, k).factor(0.01, act_order);
+      DeviceInput input(DeviceHessian(moment, k, kDevice, stream), {.gptq = true, .act_order = act_order});
+      ASSERT_TRUE(input.factor);
+      copy_bytes(input.factor->upper.data(), factor.upper.data(), factor.upper.size() * sizeof(float), stream);
+      synchronize(stream);
+      for (const char* name : kSchemes)
+        EXPECT_TRUE(same(fit_on_device(w, Scheme::parse(name), input).quantized,
+                         quantize_columns(w, Scheme::parse(name), &factor, false, {})))
+            << name << (act_order ? " in order of energy, " : ", ") << n << " x " << k;
+    }
+  }
+}
+
+TEST(DeviceGptq, LossesAreTheCpus) {
+  NARROW_REQUIRE_DEVICE();
+  for (const auto& [n, k] : {std::pair{64, 512}, {51, 400}}) {
+    const Tensor w = test::random_values(DType::kBf16, {n, k}, 2, 0.1f);
+    const std::vector<double> moment = moment_of(correlated_inputs(2000, k));
+    for (const char* name : kSchemes)
+      for (const bool act_order : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} {} x {}{}", name, n, k, act_order ? " in order of energy" : ""));
+        const Scheme scheme = Scheme::parse(name);
+        const Method method{.gptq = true, .act_order = act_order};
+        const FittedWeight cpu = fit_weight(w, scheme, moment, method), gpu = fit_weight(w, scheme, moment, method, kDevice);
+        EXPECT_TRUE(same(cpu.quantized.scales, gpu.quantized.scales));
+        EXPECT_NEAR(gpu.loss_before, cpu.loss_before, 1e-4 * cpu.loss_before);
+        EXPECT_NEAR(gpu.loss_after, cpu.loss_after, 0.01 * cpu.loss_after);
+        EXPECT_LT(gpu.loss_after, gpu.loss_before);
+        EXPECT_LT(difference(cpu.quantized, gpu.quantized), 0.02);  // values between two codes, and what follows from each
+        EXPECT_EQ(gpu.damping, cpu.damping);
+        // The same bytes every time.
+        EXPECT_TRUE(same(fit_weight(w, scheme, moment, method, kDevice).quantized, gpu.quantized));
+      }
+  }
+}
+
+TEST(DeviceGptq, DeadColumnsAndSingularHessians) {
+  NARROW_REQUIRE_DEVICE();
+  const std::int64_t k = 192;
+  const Tensor w = test::random_values(DType::kF32, {40, k}, 4, 0.1f), x = correlated_inputs(50, k);  // fewer tokens than channels
+  for (std::int64_t row = 0; row < 50; ++row) x.as<float>()[row * k + 5] = x.as<float>()[row * k + 77] = 0.0f;
+  const Scheme scheme = Scheme::parse("int4:row");
+  const std::vector<double> moment = moment_of(x);
+  const FittedWeight cpu = fit_weight(w, scheme, moment, {.gptq = true}), gpu = fit_weight(w, scheme, moment, {.gptq = true}, kDevice);
+  EXPECT_EQ(gpu.dead_columns, 2);
+  EXPECT_NEAR(gpu.loss_after, cpu.loss_after, 0.01 * cpu.loss_after);
+  std::vector<double> indefinite = identity(k);
+  indefinite[1] = indefinite[static_cast<std::size_t>(k)] = 100.0;
+  const FittedWeight rounded = fit_weight(w, scheme, indefinite, {.gptq = true}, kDevice);
+  EXPECT_EQ(rounded.fallback, "the Hessian is not positive definite");
+  EXPECT_TRUE(same(rounded.quantized, quantize(w, scheme)));
+  std::vector<double> infinite = identity(k);
+  infinite[0] = HUGE_VAL;
+  EXPECT_EQ(fit_weight(w, scheme, infinite, {.gptq = true}, kDevice).fallback, "the Hessian is not positive definite");
+}
+
+TEST(DeviceGptq, RefusesWhatItCannotDo) {
+  NARROW_REQUIRE_DEVICE();
+  const Tensor w = test::random_values(DType::kF32, {8, 16}, 4, 0.1f);
+  const Scheme scheme = Scheme::parse("int4:row");
+  EXPECT_THROW(fit_weight(w, scheme, identity(16), {.gptq = true, .clip = true}, kDevice), Unsupported);
+  w.as<float>()[3] = NAN;
+  EXPECT_THROW(fit_weight(w, scheme, identity(16), {.gptq = true}, kDevice), InvalidArgument);
+}
+
+TEST(DeviceGptq, SaysWhoFactors) {
+  NARROW_REQUIRE_DEVICE();
+  RecordProperty("factored_by", std::string(device_factor_by()));
+  EXPECT_EQ(has_solver(), device_factor_by() == "cuSOLVER");
+}
+
+}  // namespace
+}  // namespace narrow::cuda::testing
