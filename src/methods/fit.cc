@@ -13,6 +13,7 @@
 #include "methods/hessian.h"
 #include "methods/recipe_match.h"
 #include "methods/refine.h"
+#include "model/cuda/device_walk.h"
 #include "narrow/error.h"
 #include "narrow/model.h"
 
@@ -160,12 +161,15 @@ std::string module_of(const std::string& tensor) {
   return tensor.ends_with(kWeight) ? tensor.substr(0, tensor.size() - kWeight.size()) : tensor;
 }
 
+Journal::Entry entry_of(const PlannedTensor& planned, FittedWeight made) {
+  return {{module_of(planned.name), planned.scheme, made.loss_before, made.loss_after, made.damping, made.dead_columns, made.fallback},
+          std::move(made.quantized)};
+}
+
 Journal::Entry fit_planned(const Checkpoint& input, const PlannedTensor& planned, const Input& known, const InputMoments& moments,
                            const Method& method) {
   const Tensor w = convert(input.tensor(planned.name), DType::kF32);
-  FittedWeight made = fit(w, target_of(w, known.hessian, moments, method), planned.scheme, known, method);
-  return {{module_of(planned.name), planned.scheme, made.loss_before, made.loss_after, made.damping, made.dead_columns, made.fallback},
-          std::move(made.quantized)};
+  return entry_of(planned, fit(w, target_of(w, known.hessian, moments, method), planned.scheme, known, method));
 }
 
 }  // namespace
@@ -288,13 +292,14 @@ class Fitter {
 
   /// The group's planned weights, quantized.
   std::map<std::string, QuantizedTensor> take(std::span<const std::string> group, const InputMoments& moments) {
-    std::map<std::string, QuantizedTensor> replaced;
     const Input known(moments.second_moment, moments.channels, method_);
-    for (const std::string& module : group) {
-      const auto found = planned_.find(module + std::string(kWeight));
-      if (found != planned_.end()) replaced.emplace(module, take(*found->second, known, moments));
-    }
-    return replaced;
+    return take(group, [&](const PlannedTensor& tensor) { return fit_planned(input_, tensor, known, moments, method_); });
+  }
+  std::map<std::string, QuantizedTensor> take(std::span<const std::string> group, DeviceHessian moment) {
+    const DeviceInput known(std::move(moment), method_);
+    return take(group, [&](const PlannedTensor& tensor) {
+      return entry_of(tensor, fit_on_device(input_.tensor(tensor.name), tensor.scheme, known));
+    });
   }
   /// What the journal has of the group, put in place; `rest`: whether anything is left to compute.
   std::map<std::string, QuantizedTensor> take_known(std::span<const std::string> group, bool& rest) {
@@ -317,7 +322,7 @@ class Fitter {
     const std::map<std::string, const PlannedTensor*> unseen = planned_;
     for (const auto& [name, tensor] : unseen) {
       if (tensor->shape.size() == 2) {
-        take(*tensor, Input({}, tensor->shape[1], method_), {});
+        take(*tensor, [&](const PlannedTensor& one) { return fit_planned(input_, one, Input({}, one.shape[1], method_), {}, method_); });
       } else {
         tell({.module = module_of(name), .scheme = tensor->scheme, .fallback = "it is not a matrix"});
       }
@@ -327,9 +332,19 @@ class Fitter {
   std::map<std::string, QuantizedTensor> result() { return std::move(result_); }
 
  private:
-  QuantizedTensor take(const PlannedTensor& tensor, const Input& known, const InputMoments& moments) {
+  using Fit = std::function<Journal::Entry(const PlannedTensor& tensor)>;
+
+  std::map<std::string, QuantizedTensor> take(std::span<const std::string> group, const Fit& fit) {
+    std::map<std::string, QuantizedTensor> replaced;
+    for (const std::string& module : group) {
+      const auto found = planned_.find(module + std::string(kWeight));
+      if (found != planned_.end()) replaced.emplace(module, take(*found->second, fit));
+    }
+    return replaced;
+  }
+  QuantizedTensor take(const PlannedTensor& tensor, const Fit& fit) {
     if (auto entry = journal_.find(tensor.name, tensor.scheme, tensor.shape)) return accept(tensor.name, std::move(*entry));
-    Journal::Entry entry = fit_planned(input_, tensor, known, moments, method_);
+    Journal::Entry entry = fit(tensor);
     journal_.add(tensor.name, entry);
     return accept(tensor.name, std::move(entry));
   }
@@ -355,32 +370,67 @@ class Fitter {
 
 }  // namespace
 
+namespace {
+
+/// From the second moments of the plain model.
+void fit_by_statistics(Fitter& fitter, const CalibrationStatistics& statistics, Device device) {
+  std::map<std::string, std::vector<std::string>> groups;
+  for (const auto& [module, entry] : statistics.shared) groups[entry].push_back(module);
+  std::optional<cuda::OwnedStream> stream;
+  if (!device.is_cpu()) stream.emplace(device.index);
+  for (const auto& [entry, group] : groups) {
+    const InputStatistics& seen = statistics.inputs.at(entry);
+    const std::int64_t channels = static_cast<std::int64_t>(seen.channel_max.size());
+    bool rest = false;
+    fitter.take_known(group, rest);
+    if (!rest) continue;
+    if (stream)
+      fitter.take(group, DeviceHessian(seen.second_moment, channels, device, *stream));
+    else
+      fitter.take(group, {channels, seen.second_moment});
+  }
+}
+
+/// Layer by layer, with the weights that are quantized already.
+void fit_by_text(Fitter& fitter, const std::filesystem::path& path, const Method& method, const Calibration& calibration,
+                 const std::filesystem::path& spill) {
+  const LayerVisitor visit = [&](const LayerInputs& layer) {
+    bool rest = false;
+    std::map<std::string, QuantizedTensor> replaced = fitter.take_known(layer.modules, rest);
+    if (!rest) return replaced;
+    InputMoments moments;
+    for (const InputMoments& chunk : chunk_moments(layer)) moments.add(chunk);
+    replaced.merge(fitter.take(layer.modules, moments));
+    return replaced;
+  };
+  walk_layers(path, calibration.windows, method.correct, visit, spill);
+}
+
+void fit_by_text_on_device(Fitter& fitter, const std::filesystem::path& path, const Calibration& calibration, Device device) {
+  const model::DeviceLayerVisitor visit = [&](const model::DeviceLayerInputs& layer) {
+    bool rest = false;
+    std::map<std::string, QuantizedTensor> replaced = fitter.take_known(layer.modules, rest);
+    if (!rest) return replaced;
+    DeviceHessian moment(layer.channels, layer.device, layer.stream);
+    layer.read([&](const Tensor& x) { moment.add(x); });
+    replaced.merge(fitter.take(layer.modules, std::move(moment)));
+    return replaced;
+  };
+  model::walk_layers(path, calibration.windows, device, visit);
+}
+
+}  // namespace
+
 std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, const std::filesystem::path& path, const Plan& plan,
                                                    const Method& method, const Calibration& calibration, const Journal& journal,
-                                                   const FitCallback& callback, std::vector<FittedModule>& modules,
-                                                   const std::filesystem::path& spill) {
-  Fitter fitter(input, plan, method, journal, callback, modules);
-  if (calibration.windows.empty() && calibration.statistics != nullptr) {
-    std::map<std::string, std::vector<std::string>> groups;
-    for (const auto& [module, entry] : calibration.statistics->shared) groups[entry].push_back(module);
-    for (const auto& [entry, group] : groups) {
-      const InputStatistics& seen = calibration.statistics->inputs.at(entry);
-      bool rest = false;
-      fitter.take_known(group, rest);
-      if (rest) fitter.take(group, {static_cast<std::int64_t>(seen.channel_max.size()), seen.second_moment});
-    }
-  } else if (!calibration.windows.empty() && method.fits_layers()) {
-    const LayerVisitor visit = [&](const LayerInputs& layer) {
-      bool rest = false;
-      std::map<std::string, QuantizedTensor> replaced = fitter.take_known(layer.modules, rest);
-      if (!rest) return replaced;
-      InputMoments moments;
-      for (const InputMoments& chunk : chunk_moments(layer)) moments.add(chunk);
-      replaced.merge(fitter.take(layer.modules, moments));
-      return replaced;
-    };
-    walk_layers(path, calibration.windows, method.correct, visit, spill);
-  }
+                                                   const MethodRun& how, std::vector<FittedModule>& modules) {
+  Fitter fitter(input, plan, method, journal, how.fitted, modules);
+  if (calibration.windows.empty() && calibration.statistics != nullptr)
+    fit_by_statistics(fitter, *calibration.statistics, how.device);
+  else if (!calibration.windows.empty() && method.fits_layers() && how.device.is_cpu())
+    fit_by_text(fitter, path, method, calibration, how.spill);
+  else if (!calibration.windows.empty() && method.fits_layers())
+    fit_by_text_on_device(fitter, path, calibration, how.device);
   fitter.take_rest();
   return fitter.result();
 }

@@ -19,10 +19,10 @@ std::vector<InputMoments> chunk_moments(const LayerInputs& layer);
 Journal::Entry fit_tensor(const Checkpoint& input, const PlannedTensor& planned, const InputMoments& moments, const Method& method);
 
 /// The planned tensors that the method quantizes, by name; `modules` receives what became of each, fallbacks included. Tensors that are not
-/// in the result are rounded to nearest as they are written. What the journal has is not computed again. `spill`: as of walk_layers.
+/// in the result are rounded to nearest as they are written. What the journal has is not computed again. Of `how` callback, spill and device
+/// count.
 std::map<std::string, QuantizedTensor> fit_weights(const Checkpoint& input, const std::filesystem::path& path, const Plan& plan,
                                                    const Method& method, const Calibration& calibration, const Journal& journal,
-                                                   const FitCallback& callback, std::vector<FittedModule>& modules,
-                                                   const std::filesystem::path& spill);
+                                                   const MethodRun& how, std::vector<FittedModule>& modules);
 
 }  // namespace narrow

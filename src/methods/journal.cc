@@ -34,7 +34,8 @@ fs::path file_of(const fs::path& directory, const std::string& tensor) { return 
 
 }  // namespace
 
-std::string fingerprint_of(const Checkpoint& input, const Plan& plan, const Method& method, const Calibration& calibration) {
+std::string fingerprint_of(const Checkpoint& input, const Plan& plan, const Method& method, const Calibration& calibration,
+                           Device device) {
   io::Hasher hasher;
   const auto add = [&](std::string_view text) {
     hasher.add(std::as_bytes(std::span(text)));
@@ -45,6 +46,7 @@ std::string fingerprint_of(const Checkpoint& input, const Plan& plan, const Meth
     add(fmt::format("{} {} {}", tensor.name, tensor.fate == Fate::kQuantize ? tensor.scheme.to_string() : "as it is",
                     stream_tensor(input, input.stored(tensor.name), [](std::span<const std::byte>) {})));
   add(fmt::format("{} {} {} {} {}", method.to_string(), method.act_order, method.damping, method.sweeps, method.passes));
+  if (!device.is_cpu()) add("on a CUDA device");
   for (const auto& window : calibration.windows) {
     add(fmt::format("{} tokens", window.size()));
     hasher.add(std::as_bytes(std::span(window)));

@@ -11,8 +11,9 @@
 namespace narrow {
 
 /// Everything that the weights of a run depend on, as 16 hexadecimal digits: the model's bytes, each tensor's scheme, the method, the text
-/// or the statistics.
-std::string fingerprint_of(const Checkpoint& input, const Plan& plan, const Method& method, const Calibration& calibration);
+/// or the statistics, and whether a GPU computes.
+std::string fingerprint_of(const Checkpoint& input, const Plan& plan, const Method& method, const Calibration& calibration,
+                           Device device = Device::cpu());
 
 class Journal {
  public:

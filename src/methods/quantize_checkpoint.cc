@@ -4,8 +4,9 @@
 #include <chrono>
 
 #include "io/atomic_file.h"
-#include "methods/fit.h"
 #include "methods/changed_checkpoint.h"
+#include "methods/cuda/device_fit.h"
+#include "methods/fit.h"
 #include "methods/folding.h"
 #include "methods/quantize_run.h"
 #include "methods/tune.h"
@@ -61,6 +62,7 @@ MethodReport quantize_checkpoint(const fs::path& input, const fs::path& output, 
     const QuantizeRun trial(input, recipe, output);  // everything that is wrong is wrong before the first computation
     trial.check_output(output);
     check_method(method, recipe, trial.plan(), calibration);
+    if (!how.device.is_cpu()) check_device_run(method, how);
   }
   MethodReport report;
   const auto begin = std::chrono::steady_clock::now();
@@ -72,8 +74,9 @@ MethodReport quantize_checkpoint(const fs::path& input, const fs::path& output, 
   if (method.chooses_codes()) {
     const Calibration known = model.calibration();
     const bool keeps = !how.journal.empty();
-    journal.emplace(how.journal, keeps ? fingerprint_of(run->input(), run->plan(), method, known) : "");
-    fitted = fit_weights(run->input(), model.path(), run->plan(), method, known, *journal, how.fitted, report.modules, how.spill);
+    journal.emplace(how.journal, keeps ? fingerprint_of(run->input(), run->plan(), method, known, how.device) : "");
+    fitted = fit_weights(run->input(), model.path(), run->plan(), method, known, *journal, how, report.modules);
+    if (!how.device.is_cpu()) report.factored_by = device_factor_by();
     if (method.tune) {
       TunedModel made = tune(model.path(), std::move(fitted), known.windows, method.passes, *journal, how.tuned);
       fitted = std::move(made.weights);

@@ -13,6 +13,7 @@
 #include "methods/hessian.h"
 #include "model/small_model.h"
 #include "narrow/methods.h"
+#include "narrow/model.h"
 
 namespace narrow::cuda::testing {
 namespace {
@@ -162,6 +163,65 @@ TEST(DeviceGptq, RefusesWhatItCannotDo) {
   EXPECT_THROW(fit_weight(w, scheme, identity(16), {.gptq = true, .clip = true}, kDevice), Unsupported);
   w.as<float>()[3] = NAN;
   EXPECT_THROW(fit_weight(w, scheme, identity(16), {.gptq = true}, kDevice), InvalidArgument);
+}
+
+/// Inputs are rounded to fp16 on the device, by 2^-11, and codes that turn out otherwise change the inputs of later layers: losses agree to
+/// some percent.
+void expect_alike(const MethodReport& cpu, const MethodReport& gpu) {
+  ASSERT_EQ(gpu.modules.size(), cpu.modules.size());
+  EXPECT_EQ(gpu.fallbacks, cpu.fallbacks);
+  for (std::size_t i = 0; i < cpu.modules.size(); ++i) {
+    SCOPED_TRACE(cpu.modules[i].module);
+    EXPECT_EQ(gpu.modules[i].module, cpu.modules[i].module);
+    EXPECT_NEAR(gpu.modules[i].loss_before, cpu.modules[i].loss_before, 0.02 * cpu.modules[i].loss_before);
+    EXPECT_NEAR(gpu.modules[i].loss_after, cpu.modules[i].loss_after, 0.05 * cpu.modules[i].loss_after);
+  }
+}
+
+TEST(DeviceGptq, QuantizesCheckpointsAsTheCpuDoes) {
+  NARROW_REQUIRE_DEVICE();
+  const test::TemporaryDirectory place;
+  std::vector<std::vector<std::int32_t>> windows;
+  for (unsigned i = 0; i < 12; ++i) windows.push_back(test::random_tokens(i == 11 ? 30 : 150, 96, i));
+  int model = 0;
+  for (const test::Decoder& decoder :
+       {test::Decoder{.hidden = 128, .intermediate = 256, .heads = 4, .kv_heads = 2, .head_dim = 32},
+        test::Decoder{.type = "qwen2", .hidden = 128, .intermediate = 192, .heads = 4, .kv_heads = 4, .head_dim = 32, .biases = true},
+        test::Decoder{.type = "mistral", .extra = R"("sliding_window": 70,)", .hidden = 64, .intermediate = 128}}) {
+    SCOPED_TRACE(decoder.type);
+    const std::filesystem::path input = place / std::to_string(model++);
+    test::write_decoder(input, decoder);
+    const auto run = [&](const char* scheme, const char* output, const Calibration& calibration, Device device) {
+      return quantize_checkpoint(input, input.string() + output, {.scheme = Scheme::parse(scheme)}, {.gptq = true}, calibration,
+                                 {.device = device});
+    };
+    const MethodReport cpu = run("int4:block32", "_cpu", {windows}, Device::cpu()), gpu = run("int4:block32", "_gpu", {windows}, kDevice);
+    expect_alike(cpu, gpu);
+    EXPECT_EQ(gpu.factored_by, device_factor_by());
+    const CalibrationStatistics statistics = collect_statistics(open_model(input), windows, true);
+    const Calibration known{.statistics = &statistics};
+    expect_alike(run("nvfp4", "_known_cpu", known, Device::cpu()), run("nvfp4", "_known_gpu", known, kDevice));
+  }
+}
+
+TEST(DeviceGptq, JournalsGoOnOnTheSameKindOfDeviceAlone) {
+  NARROW_REQUIRE_DEVICE();
+  const test::TemporaryDirectory place;
+  test::write_decoder(place / "in", {});
+  const std::vector<std::vector<std::int32_t>> windows{test::random_tokens(200, 96, 1), test::random_tokens(100, 96, 2)};
+  const Recipe recipe{.scheme = Scheme::parse("int4:block32")};
+  const auto run = [&](const char* output, const MethodRun& how) {
+    return quantize_checkpoint(place / "in", place / output, recipe, {.gptq = true}, {windows}, how);
+  };
+  run("whole", {.device = kDevice});
+  const auto stop = [](const FittedModule&, std::size_t done, std::size_t) {
+    if (done == 9) throw IoError("stopped");
+  };
+  EXPECT_THROW(run("out", {.journal = place / "journal", .fitted = stop, .device = kDevice}), IoError);
+  EXPECT_THROW(run("out", {.journal = place / "journal"}), InvalidArgument);
+  run("out", {.journal = place / "journal", .device = kDevice});
+  EXPECT_EQ(test::read_bytes(place / "out" / "model.safetensors"), test::read_bytes(place / "whole" / "model.safetensors"));
+  EXPECT_THROW(run("spilled", {.spill = place.path(), .device = kDevice}), InvalidArgument);
 }
 
 TEST(DeviceGptq, SaysWhoFactors) {

@@ -105,6 +105,12 @@ void check_device_method(const Method& method) {
       method.to_string()));
 }
 
+void check_device_run(const Method& method, const MethodRun& run) {
+  check_device_method(method);
+  if (!run.spill.empty()) throw InvalidArgument("a CUDA device keeps no inputs of all tokens, so there is nothing to spill");
+  cuda::require_device(run.device.index);
+}
+
 DeviceInput::DeviceInput(DeviceHessian moment, const Method& method)
     : hessian(std::move(moment)), factor(hessian.factor(method.damping, method.act_order)) {
   const std::vector<double> energies = hessian.diagonal();

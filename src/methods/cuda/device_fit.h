@@ -8,6 +8,8 @@ namespace narrow {
 
 /// Throws Unsupported naming the steps of a method that a device does not take.
 void check_device_method(const Method& method);
+/// The same of a whole run, and whether there is such a device.
+void check_device_run(const Method& method, const MethodRun& run);
 
 /// What is known of an input on the device, and made once for all weights that share it.
 struct DeviceInput {

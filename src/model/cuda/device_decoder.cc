@@ -16,8 +16,6 @@ namespace {
 
 using cuda::check;
 
-/// Up to so many rows everything between products is fp32; more rows move fp16, which rounds as their products do.
-constexpr std::int64_t kFewRows = 64;
 /// Rows of a sequence from which tiles of 128 pay.
 constexpr std::int64_t kTileWorth = 16;
 
@@ -210,9 +208,8 @@ void DeviceDecoder::run_head(const PassScratch& scratch, const std::optional<Ten
   weights_.head.run({DeviceSource::Op::kValues, x, {}, 0.0f, {}}, scratch.input, first_rows(scratch.logits, rows), stream_);
 }
 
-Tensor DeviceDecoder::forward_on_device(std::span<const Sequence> sequences, Logits logits, const InputObserver& observer) const {
+DeviceRows DeviceDecoder::place_rows(std::span<const Sequence> sequences, Buffer& upload) const {
   const ModelConfig& c = config();
-  const cuda::DeviceGuard guard(weights_.device.index);
   std::vector<std::int32_t> tokens, positions, table_rows, sequence_of_row, last;
   std::vector<cuda::CacheView> caches;
   std::vector<cuda::AttendTile> tiles;
@@ -263,10 +260,10 @@ Tensor DeviceDecoder::forward_on_device(std::span<const Sequence> sequences, Log
   const std::size_t at[] = {packed.add(tokens),  packed.add(positions), packed.add(table_rows), packed.add(sequence_of_row),
                             packed.add(caches),  packed.add(tiles),     packed.add(last),       packed.add(own_cosine),
                             packed.add(own_sine)};
-  if (upload_.size() < packed.data().size()) upload_ = Buffer::allocate(2 * packed.data().size(), weights_.device);
-  cuda::copy_bytes(upload_.data(), packed.data().data(), packed.data().size(), stream_);
+  if (upload.size() < packed.data().size()) upload = Buffer::allocate(2 * packed.data().size(), weights_.device);
+  cuda::copy_bytes(upload.data(), packed.data().data(), packed.data().size(), stream_);
   cuda::synchronize(stream_);  // the host's memory ends with this call
-  const auto place = [&]<typename T>(std::size_t i, T*& pointer) { pointer = reinterpret_cast<T*>(upload_.data() + at[i]); };
+  const auto place = [&]<typename T>(std::size_t i, T*& pointer) { pointer = reinterpret_cast<T*>(upload.data() + at[i]); };
   place(0, rows.tokens);
   place(1, rows.positions);
   place(2, rows.table_rows);
@@ -274,17 +271,22 @@ Tensor DeviceDecoder::forward_on_device(std::span<const Sequence> sequences, Log
   place(4, rows.caches);
   place(5, rows.tiles);
   rows.tile_count = uses_tiles ? static_cast<int>(tiles.size()) : 0;
-  std::int32_t* picked = nullptr;
-  place(6, picked);
+  place(6, rows.last);
   if (!own_cosine.empty()) place(7, rows.cosine), place(8, rows.sine);
+  return rows;
+}
 
+Tensor DeviceDecoder::forward_on_device(std::span<const Sequence> sequences, Logits logits, const InputObserver& observer) const {
+  const ModelConfig& c = config();
+  const cuda::DeviceGuard guard(weights_.device.index);
+  const DeviceRows rows = place_rows(sequences, upload_);
   const std::int64_t logit_rows = logits == Logits::kLast ? rows.sequences : rows.rows;
   if (scratch_.rows < rows.rows || scratch_.logit_rows < logit_rows) {
     scratch_ = {};  // before the larger one
     scratch_ = PassScratch::allocate(c, rows.rows, logit_rows, weights_.device);
   }
   const std::optional<Tensor> delta = run_layers(rows, scratch_, observer);
-  run_head(scratch_, delta, logit_rows, logits == Logits::kLast ? picked : nullptr);
+  run_head(scratch_, delta, logit_rows, logits == Logits::kLast ? rows.last : nullptr);
   for (const Sequence& sequence : sequences) sequence.cache->state().size += static_cast<std::int64_t>(sequence.tokens.size());
   return first_rows(scratch_.logits, logit_rows);
 }

@@ -12,6 +12,9 @@
 
 namespace narrow::model {
 
+/// Up to so many rows everything between products is fp32; more rows move fp16, which rounds as their products do.
+constexpr std::int64_t kFewRows = 64;
+
 struct DeviceLayer {
   Tensor attention_norm, mlp_norm;           ///< fp32 [hidden]
   std::optional<Tensor> q_norm{}, k_norm{};  ///< fp32 [head_dim]
@@ -31,7 +34,10 @@ struct DeviceWeights {
   std::uint64_t bytes_per_step() const;
 };
 
-/// Copies the weights of the CPU's executor.
+/// Throws Unsupported where a device is no Hopper.
+void require_hopper(Device device);
+/// Copies the weights of the CPU's executor, of one layer or of all.
+DeviceLayer to_device(const LayerWeights& layer, Device device, cuda::Stream stream);
 DeviceWeights to_device(const Model::State& state, Device device, cuda::Stream stream);
 /// Random weights in a recipe's schemes, made on the device; embedding and head stay in fp16 (with bf16 weights: bf16).
 DeviceWeights random_weights(const ModelConfig& config, const Recipe& recipe, Device device, cuda::Stream stream);
@@ -43,6 +49,7 @@ struct DeviceRows {
   std::int32_t* positions = nullptr;
   std::int32_t* table_rows = nullptr;
   std::int32_t* sequence_of_row = nullptr;
+  std::int32_t* last = nullptr;  ///< of each sequence: its last row
   cuda::CacheView* caches = nullptr;
   cuda::CacheKind kind = cuda::CacheKind::kFp16;
   cuda::AttendTile* tiles = nullptr;
@@ -65,6 +72,7 @@ class DeviceDecoder {
   explicit DeviceDecoder(DeviceWeights weights);
 
   const DeviceWeights& weights() const { return weights_; }
+  DeviceWeights& weights() { return weights_; }  ///< for those that replace some between passes
   const ModelConfig& config() const { return weights_.config; }
   cuda::Stream stream() const { return stream_; }
   /// Cosines and sines of the positions up to `positions`, on the device.
@@ -75,13 +83,16 @@ class DeviceDecoder {
   /// The same; the logits stay on the device, valid until the next pass.
   Tensor forward_on_device(std::span<const Sequence> sequences, Logits logits, const InputObserver& observer) const;
 
+  /// The rows of some sequences in device memory, `upload`, which grows where it must. Waits.
+  DeviceRows place_rows(std::span<const Sequence> sequences, Buffer& upload) const;
+  /// Enqueues a layer's attention, from scratch.qkv in fp32 or fp16 to scratch.mixed.
+  void attend(const DeviceRows& rows, const PassScratch& scratch, std::size_t layer, DType type) const;
   /// Enqueues the layers over the rows; the stream is in scratch.stream, what is still to be added to it is the result.
   std::optional<Tensor> run_layers(const DeviceRows& rows, const PassScratch& scratch, const InputObserver& observer) const;
   /// Enqueues norm and head over all rows of the stream, or those that `picked` names; the logits are in scratch.logits.
   void run_head(const PassScratch& scratch, const std::optional<Tensor>& delta, std::int64_t rows, const std::int32_t* picked) const;
 
  private:
-  void attend(const DeviceRows& rows, const PassScratch& scratch, std::size_t layer, DType type) const;
   void observe(const DeviceSource& source, const PassScratch& scratch, std::span<const std::string> modules,
                const InputObserver& observer) const;
 

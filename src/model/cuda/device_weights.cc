@@ -11,9 +11,6 @@
 #include "narrow/error.h"
 
 namespace narrow::model {
-namespace {
-
-using cuda::Stream;
 
 void require_hopper(Device device) {
   const cuda::DeviceGuard guard(device.index);
@@ -21,6 +18,10 @@ void require_hopper(Device device) {
     throw Unsupported(
         fmt::format("CUDA device {} is no Hopper; the CUDA executor needs compute capability 9.0: use the CPU", device.index));
 }
+
+namespace {
+
+using cuda::Stream;
 
 /// Weights made from one seed after the other.
 class RandomWeights {
@@ -78,27 +79,31 @@ class RandomWeights {
 
 }  // namespace
 
-DeviceWeights to_device(const Model::State& state, Device device, Stream stream) {
-  require_hopper(device);
-  DeviceWeights w;
-  w.config = state.config;
-  w.device = device;
+DeviceLayer to_device(const LayerWeights& from, Device device, Stream stream) {
   const auto copy = [&](const Tensor& x) { return cuda::to_device(x, device, stream); };
   const auto linear = [&](std::initializer_list<const Linear*> layers) {
     const std::vector<const Linear*> list(layers);
     return DeviceLinear(list, device, stream);
   };
-  w.embedding = copy(state.embedding);
-  for (const LayerWeights& from : state.layers) {
-    DeviceLayer layer{copy(from.attention_norm),      copy(from.mlp_norm),  {}, {}, linear({&from.q, &from.k, &from.v}), linear({&from.o}),
-                      linear({&from.gate, &from.up}), linear({&from.down}), {}};
-    if (from.q_norm) layer.q_norm = copy(*from.q_norm);
-    if (from.k_norm) layer.k_norm = copy(*from.k_norm);
-    for (const Linear* one : {&from.q, &from.k, &from.v, &from.o, &from.gate, &from.up, &from.down}) layer.names.push_back(one->module);
-    w.layers.push_back(std::move(layer));
-  }
-  w.final_norm = copy(state.final_norm);
-  w.head = linear({&state.head});
+  DeviceLayer layer{copy(from.attention_norm),      copy(from.mlp_norm),  {}, {}, linear({&from.q, &from.k, &from.v}), linear({&from.o}),
+                    linear({&from.gate, &from.up}), linear({&from.down}), {}};
+  if (from.q_norm) layer.q_norm = copy(*from.q_norm);
+  if (from.k_norm) layer.k_norm = copy(*from.k_norm);
+  for (const Linear* one : {&from.q, &from.k, &from.v, &from.o, &from.gate, &from.up, &from.down}) layer.names.push_back(one->module);
+  cuda::synchronize(stream);
+  return layer;
+}
+
+DeviceWeights to_device(const Model::State& state, Device device, Stream stream) {
+  require_hopper(device);
+  DeviceWeights w;
+  w.config = state.config;
+  w.device = device;
+  w.embedding = cuda::to_device(state.embedding, device, stream);
+  for (const LayerWeights& layer : state.layers) w.layers.push_back(to_device(layer, device, stream));
+  w.final_norm = cuda::to_device(state.final_norm, device, stream);
+  const Linear* head = &state.head;
+  w.head = DeviceLinear({&head, 1}, device, stream);
   cuda::synchronize(stream);
   return w;
 }
