@@ -30,7 +30,7 @@ using report::Paint;
 constexpr std::size_t kWorstShown = 5;
 
 struct QuantizeCommandOptions {
-  std::string input, output, form, journal, spill, method = "rtn";
+  std::string input, output, form, journal, spill, method = "rtn", device = "cpu";
   RecipeOptions recipe;
   TokenOptions tokens;
   bool act_order = false, compat = false;
@@ -61,6 +61,8 @@ Method make_method(const CLI::App& command, const QuantizeCommandOptions& option
     throw InvalidArgument(fmt::format("--damping is of gptq, refine and correct; --method is {}", options.method));
   if (!options.spill.empty() && (!method.fits_layers() || !has_text))
     throw InvalidArgument("--spill keeps what layers see of a text; give a method such as gptq, and --tokens or --text");
+  if (!parse_device(options.device).is_cpu() && !method.gptq)
+    throw InvalidArgument(fmt::format("--device is where gptq computes; --method {} runs on the CPU", options.method));
   if (!method.tune && command.count("--passes") > 0) throw InvalidArgument(fmt::format("--passes is of tune; --method is {}", options.method));
   return method;
 }
@@ -122,6 +124,8 @@ Json result_object(const QuantizeCommandOptions& options, const Recipe& recipe, 
           {"worst_sqnr_db", worst.empty() ? Json(nullptr) : report::number(worst.front().error.sqnr_db)},
           {"seconds", report.seconds},
           {"fit_seconds", method.fit_seconds},
+          {"device", options.device},
+          {"factored_by", method.factored_by.empty() ? Json(nullptr) : Json(method.factored_by)},
           {"fallbacks", method.fallbacks},
           {"tuned", tuned_object(method)},
           {"on_nonfinite", std::string(name_of(recipe.on_nonfinite))},
@@ -140,6 +144,7 @@ void print_modules(Context& context, const QuantizeCommandOptions& options, cons
                module.fallback.empty() ? "" : "rounded: " + module.fallback});
   context.print(table.render(context.out) + "\n");
   context.print(fmt::format("{} modules by {} in {}, {} rounded instead\n\n", report.modules.size(), options.method, report::duration_text(report.fit_seconds), report.fallbacks));
+  if (!report.factored_by.empty()) context.print(fmt::format("on {}, Hessians factored by {}\n\n", options.device, report.factored_by));
   if (report.tuned)
     context.print(fmt::format("tune: divergence {} -> {} nats, from pass {}\n\n", report::value_text(report.tuned->divergence_before),
                               report::value_text(report.tuned->divergence_after), report.tuned->best_pass));
@@ -204,6 +209,7 @@ void run_on_cluster(const Context& context, const QuantizeCommandOptions& option
   check_cluster_address(options.cluster.address);
   if (!options.form.empty()) throw InvalidArgument("--export is of one process; quantize on the cluster first, then narrow convert the result");
   if (!options.spill.empty()) throw InvalidArgument("--spill is of one process; on a cluster each worker holds its share of the text");
+  if (!parse_device(options.device).is_cpu()) throw InvalidArgument("--device is of one process; the workers of a cluster compute on CPUs");
   if (!options.journal.empty()) throw InvalidArgument("--journal is of one process; on a cluster the workers keep one beside OUT while they run");
   const TokenWindows windows = calibration_windows(options);
   if (method.needs_calibration() && windows.empty())
@@ -260,7 +266,7 @@ void run_quantize(Context& context, const CLI::App& command, const QuantizeComma
       std::string detail = verified ? "verified" : fates[tensor.name];
       if (verified && tensor.quantized) detail += fmt::format("  {}", report::decibel_text(tensor.error.sqnr_db));
       progress->update(tensor.name, detail, tensor.bytes_done, tensor.bytes_total);
-    }, tuned, options.spill});
+    }, tuned, options.spill, parse_device(options.device)});
   }
   context.answer(result_object(options, recipe, report));
   print_modules(context, options, report);
@@ -276,6 +282,7 @@ void add_quantize(CLI::App& app, Context& context) {
                                   "  narrow quantize model/ small/ int4:block128 --ignore lm_head --rule 're:.*down_proj=int8:row'\n"
                                   "  narrow quantize model/ small/ --recipe recipe.yaml\n"
                                   "  narrow quantize model/ small/ int4:block128 --method gptq+clip --tokens docs_tokens.safetensors\n"
+                                  "  narrow quantize model/ small/ int4:block128 --method gptq --tokens docs_tokens.safetensors --device cuda\n"
                                   "  narrow quantize model/ small/ int4:block128 --cluster local:4\n\n"
                                   "lm_head, embeddings, norms and biases stay as they are. The result is written beside OUT and\n"
                                   "takes its name when it is complete and verified; an error or Ctrl-C leaves nothing behind.\n");
@@ -288,6 +295,7 @@ void add_quantize(CLI::App& app, Context& context) {
   command->add_flag("--compat", options->compat,
                     "With --export: scales and codes by the rule of that runtime's own tools, not by narrow's");
   command->add_option("--method", options->method, "How weights become codes: rtn (default), or steps joined by +:\nrotate, smoothquant, awq, correct, gptq, clip, refine, tune")->option_text("METHOD");
+  command->add_option("--device", options->device, "Where gptq reads the text and fits weights: cpu (default), cuda, cuda:1, ..")->option_text("DEVICE");
   command->add_flag("--act-order", options->act_order, "GPTQ: columns with the largest inputs first");
   command->add_option("--damping", options->damping, "Share of the Hessian's mean diagonal added to it (default 0.01)")->option_text("SHARE");
   command->add_option("--spill", options->spill, "Keep the layers' inputs for the whole text in files here, not in memory")->option_text("DIR");
