@@ -1,8 +1,8 @@
 /// GPTQ on a CUDA device for a model of Llama-3-8B's shape with random weights: what its parts take, and whole layers.
 ///
-///   bench_cuda_gptq                            moments, factors and fits of the shapes
-///   bench_cuda_gptq DIR [LAYERS] [WINDOWS]     writes such a checkpoint of some layers (8) into DIR and quantizes it to int4:block128, windows
-///                                              (128) of 2048 random tokens; seconds of every module, and what 32 layers would take
+///   bench_cuda_gptq                           moments, factors and fits of its shapes
+///   bench_cuda_gptq DIR [LAYERS] [WINDOWS]    writes such a checkpoint of some layers (8) into DIR and quantizes it to int4:block128
+///                                             with windows (128) of 2048 random tokens; what 32 layers would take
 
 #include <chrono>
 #include <cmath>
@@ -121,14 +121,16 @@ void quantize_model(const std::filesystem::path& place, std::int64_t layers, std
   MethodRun how;
   how.device = kDevice;
   how.fitted = [&](const FittedModule& module, std::size_t, std::size_t) {
-    fmt::print("  {:7.3f} s  {}  loss {:.6f} -> {:.6f} {}\n", now() - last, module.module, module.loss_before, module.loss_after, module.fallback);
+    fmt::print("  {:7.3f} s  {}  loss {:.6f} -> {:.6f} {}\n", now() - last, module.module, module.loss_before, module.loss_after,
+               module.fallback);
     last = now();
   };
-  const MethodReport report = quantize_checkpoint(place / "plain", place / "int4", {.scheme = Scheme::parse("int4:block128"), .ignore = {"lm_head"}},
-                                                  {.gptq = true}, {windows}, how);
-  fmt::print("{} layers, {} x 2048 tokens: {:.1f} s of fitting, factors by {}; {:.0f} s for {} layers; {:.1f} s of writing and reading back\n", layers,
-             count, report.fit_seconds, report.factored_by, report.fit_seconds * static_cast<double>(all) / static_cast<double>(layers), all,
-             report.files.seconds);
+  const MethodReport report = quantize_checkpoint(
+      place / "plain", place / "int4", {.scheme = Scheme::parse("int4:block128"), .ignore = {"lm_head"}}, {.gptq = true}, {windows}, how);
+  fmt::print(
+      "{} layers, {} x 2048 tokens: {:.1f} s of fitting, factors by {}; {:.0f} s for {} layers; {:.1f} s of writing and reading back\n",
+      layers, count, report.fit_seconds, report.factored_by, report.fit_seconds * static_cast<double>(all) / static_cast<double>(layers),
+      all, report.files.seconds);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 
 #include "narrow/calibrate.h"
 #include "narrow/checkpoint.h"
+#include "narrow/cuda.h"
 #include "narrow/recipe.h"
 #include "narrow/scheme.h"
 #include "narrow/tensor.h"
@@ -177,6 +178,21 @@ using LayerVisitor = std::function<std::map<std::string, QuantizedTensor>(const 
 /// `spill`: a directory that streams and inputs of all tokens are kept in, in place of memory; empty: none.
 void walk_layers(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows, bool with_plain,
                  const LayerVisitor& visit, const std::filesystem::path& spill = {});
+
+/// What the Linear modules that share an input see of a whole text, on a CUDA device.
+struct DeviceLayerInputs {
+  std::span<const std::string> modules;
+  std::int64_t channels = 0;
+  Device device;
+  cuda::Stream stream = nullptr;  ///< of everything that computes with the inputs
+  /// Computes the input and shows it in parts, fp32 [tokens, channels] on the device, each valid until the next.
+  std::function<void(const std::function<void(const Tensor& x)>& see)> read;
+};
+using DeviceLayerVisitor = std::function<std::map<std::string, QuantizedTensor>(const DeviceLayerInputs& layer)>;
+/// walk_layers on a CUDA device (Hopper). Between layers the stream of all tokens is kept there, 4 * hidden bytes each; inputs are computed
+/// again rather than kept. Weights come to the device a layer at a time.
+void walk_layers(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows, Device device,
+                 const DeviceLayerVisitor& visit);
 
 /// Sees the gradient of a divergence by one tensor, in fp32 and of its shape; what it gives back takes the tensor's place from the next
 /// text on.

@@ -13,7 +13,6 @@
 #include "methods/hessian.h"
 #include "methods/recipe_match.h"
 #include "methods/refine.h"
-#include "model/cuda/device_walk.h"
 #include "narrow/error.h"
 #include "narrow/model.h"
 
@@ -407,7 +406,7 @@ void fit_by_text(Fitter& fitter, const std::filesystem::path& path, const Method
 }
 
 void fit_by_text_on_device(Fitter& fitter, const std::filesystem::path& path, const Calibration& calibration, Device device) {
-  const model::DeviceLayerVisitor visit = [&](const model::DeviceLayerInputs& layer) {
+  const DeviceLayerVisitor visit = [&](const DeviceLayerInputs& layer) {
     bool rest = false;
     std::map<std::string, QuantizedTensor> replaced = fitter.take_known(layer.modules, rest);
     if (!rest) return replaced;
@@ -416,7 +415,7 @@ void fit_by_text_on_device(Fitter& fitter, const std::filesystem::path& path, co
     replaced.merge(fitter.take(layer.modules, std::move(moment)));
     return replaced;
   };
-  model::walk_layers(path, calibration.windows, device, visit);
+  walk_layers(path, calibration.windows, device, visit);
 }
 
 }  // namespace

@@ -38,7 +38,9 @@ std::vector<double> identity(std::int64_t k) {
   return moment;
 }
 
-bool same(const Buffer& a, const Buffer& b) { return a.size() == b.size() && (a.size() == 0 || std::memcmp(a.data(), b.data(), a.size()) == 0); }
+bool same(const Buffer& a, const Buffer& b) {
+  return a.size() == b.size() && (a.size() == 0 || std::memcmp(a.data(), b.data(), a.size()) == 0);
+}
 bool same(const QuantizedTensor& a, const QuantizedTensor& b) {
   return same(a.codes, b.codes) && same(a.scales, b.scales) && same(a.zero_points, b.zero_points) && a.outer_scale == b.outer_scale;
 }
@@ -106,8 +108,8 @@ TEST(DeviceGptq, FirstBlockOfTheSameFactorHasTheCpusCodes) {
       copy_bytes(input.factor->upper.data(), factor.upper.data(), factor.upper.size() * sizeof(float), stream);
       synchronize(stream);
       for (const char* name : kSchemes)
-        EXPECT_TRUE(same(fit_on_device(w, Scheme::parse(name), input).quantized,
-                         quantize_columns(w, Scheme::parse(name), &factor, false, {})))
+        EXPECT_TRUE(
+            same(fit_on_device(w, Scheme::parse(name), input).quantized, quantize_columns(w, Scheme::parse(name), &factor, false, {})))
             << name << (act_order ? " in order of energy, " : ", ") << n << " x " << k;
     }
   }

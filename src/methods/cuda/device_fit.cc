@@ -39,7 +39,8 @@ class DeviceWork {
     options.flags = flags;
     cuda::quantize(w_, q_, stream_, options);
     if (*cuda::to_host(flags, stream_).as<std::uint32_t>() != 0)
-      throw InvalidArgument("a weight has values that are NaN or infinite; GPTQ computes with them, so they must be finite: mend the tensor");
+      throw InvalidArgument(
+          "a weight has values that are NaN or infinite; GPTQ computes with them, so they must be finite: mend the tensor");
   }
 
   /// Codes by GPTQ, column by column.
@@ -100,9 +101,9 @@ class DeviceWork {
 
 void check_device_method(const Method& method) {
   if (method.gptq && !method.clip && !method.refine && !method.correct && !method.tune) return;
-  throw Unsupported(fmt::format(
-      "on a CUDA device codes are chosen by gptq, alone or after rotate, smoothquant and awq; the method {} runs on the CPU",
-      method.to_string()));
+  throw Unsupported(
+      fmt::format("on a CUDA device codes are chosen by gptq, alone or after rotate, smoothquant and awq; the method {} runs on the CPU",
+                  method.to_string()));
 }
 
 void check_device_run(const Method& method, const MethodRun& run) {

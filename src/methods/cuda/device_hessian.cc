@@ -101,7 +101,8 @@ double DeviceHessian::energy(const Tensor& e) const {
   const cuda::DeviceGuard guard(device_.index);
   const std::int64_t count = cuda::energy_parts(narrowed(k_));
   const Buffer parts = Buffer::allocate(size_of(count) * sizeof(double), device_);
-  check(cuda::launch_energy(e.as<float>(), narrowed(e.shape()[0]), narrowed(k_), moment_.as<double>(), parts.as<double>(), stream_), "energy");
+  check(cuda::launch_energy(e.as<float>(), narrowed(e.shape()[0]), narrowed(k_), moment_.as<double>(), parts.as<double>(), stream_),
+        "energy");
   const std::vector<double> sums = download<double>(parts, size_of(count), stream_);
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }

@@ -1,4 +1,4 @@
-#include "model/cuda/device_walk.h"
+/// walk_layers on a CUDA device: a text layer by layer, every input computed with the weights that were put in place before it.
 
 #include <algorithm>
 
@@ -42,7 +42,8 @@ class DeviceWalk {
       weights().layers.assign(1, to_device(w, weights().device, decoder_.stream()));
       weights().config.windows.assign(1, state_->config.windows.empty() ? 0 : state_->config.windows[i]);
       DeviceLayer& layer = weights().layers.front();
-      show(visit, {&w.q, &w.k, &w.v}, layer.qkv, [&](const DeviceRows&, const Tensor& stream) { return norm(stream, layer.attention_norm); });
+      show(visit, {&w.q, &w.k, &w.v}, layer.qkv,
+           [&](const DeviceRows&, const Tensor& stream) { return norm(stream, layer.attention_norm); });
       show(visit, {&w.o}, layer.o, [&](const DeviceRows& rows, const Tensor& stream) { return mix(rows, stream); });
       each([&](const DeviceRows& rows, const Tensor& stream) { add(layer.o, mix(rows, stream), stream); });
       show(visit, {&w.gate, &w.up}, layer.gate_up, [&](const DeviceRows&, const Tensor& stream) { return norm(stream, layer.mlp_norm); });
@@ -73,7 +74,8 @@ class DeviceWalk {
   void each(const Step& step) {
     for (std::size_t b = 0; b < batches_.size(); ++b) {
       std::vector<Sequence> sequences;
-      for (std::size_t i = batches_[b].first; i < batches_[b].last; ++i) sequences.push_back({windows_[i], &caches_[i - batches_[b].first]});
+      for (std::size_t i = batches_[b].first; i < batches_[b].last; ++i)
+        sequences.push_back({windows_[i], &caches_[i - batches_[b].first]});
       step(decoder_.place_rows(sequences, upload_), streams_[b]);
     }
   }
@@ -88,8 +90,7 @@ class DeviceWalk {
         see(source_values(source(rows, stream), DType::kF32, scratch_.input.values, decoder_.stream()));
       });
     };
-    const std::map<std::string, QuantizedTensor> replaced =
-        visit({modules, on_device.k(), weights().device, decoder_.stream(), read});
+    const std::map<std::string, QuantizedTensor> replaced = visit({modules, on_device.k(), weights().device, decoder_.stream(), read});
     for (Linear* linear : linears)
       if (const auto found = replaced.find(linear->module); found != replaced.end()) linear->weight = prepare(found->second);
     if (replaced.empty()) return;
@@ -139,10 +140,14 @@ class DeviceWalk {
 };
 
 }  // namespace
+}  // namespace narrow::model
+
+namespace narrow {
 
 void walk_layers(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows, Device device,
                  const DeviceLayerVisitor& visit) {
-  DeviceWalk(path, windows, device).run(visit);
+  cuda::require_device(device.index);
+  model::DeviceWalk(path, windows, device).run(visit);
 }
 
-}  // namespace narrow::model
+}  // namespace narrow

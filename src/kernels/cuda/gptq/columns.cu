@@ -70,15 +70,15 @@ __global__ void __launch_bounds__(kWarps * 32) round_columns(const ColumnsProble
   }
 }
 
-__global__ void __launch_bounds__(kThreads) permute(const float* from, std::int64_t count, std::int64_t k, const std::int32_t* order,
-                                                    float* to) {
+__global__ void __launch_bounds__(kThreads)
+    permute(const float* from, std::int64_t count, std::int64_t k, const std::int32_t* order, float* to) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < count) to[i] = from[i / k * k + order[i % k]];
 }
 
 /// Codes of 8 neighbours: bits bytes.
-__global__ void __launch_bounds__(kThreads) pack_codes(const std::uint16_t* codes, std::int64_t n, std::int64_t k, int bits,
-                                                       std::size_t row_bytes, std::uint8_t* packed) {
+__global__ void __launch_bounds__(kThreads)
+    pack_codes(const std::uint16_t* codes, std::int64_t n, std::int64_t k, int bits, std::size_t row_bytes, std::uint8_t* packed) {
   const std::int64_t groups = (k + 7) / 8, index = std::int64_t{blockIdx.x} * kThreads + threadIdx.x, row = index / groups;
   if (row >= n) return;
   const std::int64_t begin = (index - row * groups) * 8;

@@ -13,8 +13,8 @@ __global__ void __launch_bounds__(kThreads) take_diagonal(const double* moment, 
   if (i < k) diagonal[i] = moment[i * k + i];
 }
 
-__global__ void __launch_bounds__(kThreads) turn_backwards(const double* moment, std::int64_t k, const std::int32_t* order, double unit,
-                                                           double damping, double* backwards) {
+__global__ void __launch_bounds__(kThreads)
+    turn_backwards(const double* moment, std::int64_t k, const std::int32_t* order, double unit, double damping, double* backwards) {
   const std::int64_t index = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (index >= k * k) return;
   const std::int64_t row = index / k, col = index % k, i = order[k - 1 - row], j = order[k - 1 - col];

@@ -29,8 +29,8 @@ int launch_diagonal(const double* moment, std::int64_t k, double* diagonal, Stre
 /// zero: a dead column stands alone), rows and columns reversed. Symmetric, [k, k].
 int launch_backwards(const double* moment, std::int64_t k, const std::int32_t* order, double unit, double damping, double* backwards,
                      Stream stream);
-/// upper [k, k] = the inverse factor read backwards in fp32, zeros below the diagonal. `inverse`: lower triangular by rows, its other half is
-/// not read. bad: set to 1 where a value is not finite.
+/// upper [k, k] = the inverse factor read backwards in fp32, zeros below the diagonal. `inverse`: lower triangular by rows, its other half
+/// is not read. bad: set to 1 where a value is not finite.
 int launch_take_upper(const double* inverse, std::int64_t k, float* upper, std::int32_t* bad, Stream stream);
 
 /// to [n, k] = columns of `from` in the order of `order`.
@@ -42,14 +42,14 @@ struct ColumnsProblem {
   Scheme scheme;
   ScaleGrid grid;
   std::int64_t n = 0, k = 0;
-  const float* work = nullptr;           ///< [n, k], in the factor's order
-  const float* upper = nullptr;          ///< U, [k, k]
-  const std::int32_t* order = nullptr;   ///< [k]
-  const void* scales = nullptr;          ///< [grid.rows, grid.cols] in the scheme's storage
+  const float* work = nullptr;          ///< [n, k], in the factor's order
+  const float* upper = nullptr;         ///< U, [k, k]
+  const std::int32_t* order = nullptr;  ///< [k]
+  const void* scales = nullptr;         ///< [grid.rows, grid.cols] in the scheme's storage
   const std::uint8_t* zero_points = nullptr;
-  const float* outer_scale = nullptr;    ///< of schemes that have one
-  std::uint16_t* codes = nullptr;        ///< [n, k], in the weight's order
-  float* errors = nullptr;               ///< e, [kColumnBlock, n]
+  const float* outer_scale = nullptr;  ///< of schemes that have one
+  std::uint16_t* codes = nullptr;      ///< [n, k], in the weight's order
+  float* errors = nullptr;             ///< e, [kColumnBlock, n]
   std::int64_t begin = 0;
   int width = kColumnBlock;
 };
