@@ -135,7 +135,8 @@ InputScratch InputScratch::allocate(std::int64_t rows, std::int64_t widest, Devi
   return scratch;
 }
 
-DeviceLinear::DeviceLinear(std::span<const Linear* const> layers, Device device, Stream stream) {
+DeviceLinear::DeviceLinear(std::span<const Linear* const> layers, Device device, Stream stream,
+                           std::span<const QuantizedTensor* const> replaced) {
   const Linear& first = *layers.front();
   for (const Linear* layer : layers)
     if (!same_rounding(first, *layer))
@@ -154,7 +155,8 @@ DeviceLinear::DeviceLinear(std::span<const Linear* const> layers, Device device,
   }
   if (static_scale_) static_scale_ = cuda::to_device(*static_scale_, device, stream);
   std::vector<QuantizedTensor> weights;
-  for (const Linear* layer : layers) weights.push_back(weight_of(*layer, input_));
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    weights.push_back(!replaced.empty() && replaced[i] != nullptr ? with_row_scales(*replaced[i]) : weight_of(*layers[i], input_));
   if (can_join(weights)) {
     add(cuda::to_device(join(weights), device, stream), join_biases(layers, device, stream), stream);
   } else {

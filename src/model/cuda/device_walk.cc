@@ -36,10 +36,10 @@ class DeviceWalk {
   }
 
   void run(const DeviceLayerVisitor& visit) {
-    const cuda::DeviceGuard guard(weights().device.index);
+    const cuda::DeviceGuard guard(device().index);
     for (std::size_t i = 0; i < state_->layers.size(); ++i) {
       LayerWeights& w = state_->layers[i];
-      weights().layers.assign(1, to_device(w, weights().device, decoder_.stream()));
+      weights().layers.assign(1, to_device(w, device(), decoder_.stream()));
       weights().config.windows.assign(1, state_->config.windows.empty() ? 0 : state_->config.windows[i]);
       DeviceLayer& layer = weights().layers.front();
       show(visit, {&w.q, &w.k, &w.v}, layer.qkv,
@@ -68,6 +68,7 @@ class DeviceWalk {
   }
 
   DeviceWeights& weights() { return decoder_.weights(); }
+  Device device() const { return decoder_.weights().device; }
 
   /// `step` for every batch of the text and its stream.
   template <typename Step>
@@ -82,7 +83,7 @@ class DeviceWalk {
 
   /// Shows an input to the visitor, and puts what it gives back in the place of the weights.
   template <typename Source>
-  void show(const DeviceLayerVisitor& visit, std::initializer_list<Linear*> linears, DeviceLinear& on_device, const Source& source) {
+  void show(const DeviceLayerVisitor& visit, std::initializer_list<const Linear*> linears, DeviceLinear& on_device, const Source& source) {
     std::vector<std::string> modules;
     for (const Linear* linear : linears) modules.push_back(linear->module);
     const auto read = [&](const std::function<void(const Tensor&)>& see) {
@@ -90,12 +91,15 @@ class DeviceWalk {
         see(source_values(source(rows, stream), DType::kF32, scratch_.input.values, decoder_.stream()));
       });
     };
-    const std::map<std::string, QuantizedTensor> replaced = visit({modules, on_device.k(), weights().device, decoder_.stream(), read});
-    for (Linear* linear : linears)
-      if (const auto found = replaced.find(linear->module); found != replaced.end()) linear->weight = prepare(found->second);
+    const std::map<std::string, QuantizedTensor> replaced = visit({modules, on_device.k(), device(), decoder_.stream(), read});
     if (replaced.empty()) return;
-    const std::vector<const Linear*> list(linears.begin(), linears.end());
-    on_device = DeviceLinear(list, weights().device, decoder_.stream());
+    const std::vector<const Linear*> layers(linears.begin(), linears.end());
+    std::vector<const QuantizedTensor*> weights;
+    for (const Linear* linear : linears) {
+      const auto found = replaced.find(linear->module);
+      weights.push_back(found == replaced.end() ? nullptr : &found->second);
+    }
+    on_device = DeviceLinear(layers, device(), decoder_.stream(), weights);
   }
 
   /// What lies between products of so many rows.
