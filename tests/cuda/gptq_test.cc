@@ -115,6 +115,30 @@ TEST(DeviceGptq, FirstBlockOfTheSameFactorHasTheCpusCodes) {
   }
 }
 
+/// Where cuSOLVER is not installed.
+TEST(DeviceGptq, FactorsOnTheHostAreTheCpus) {
+  NARROW_REQUIRE_DEVICE();
+  const OwnedStream stream;
+  const std::int64_t k = 140;
+  const std::vector<double> moment = moment_of(correlated_inputs(600, k));
+  std::vector<double> half = moment;  // below the diagonal nothing is known on the device
+  for (std::int64_t i = 0; i < k; ++i)
+    for (std::int64_t j = 0; j < i; ++j) half[static_cast<std::size_t>(i * k + j)] = NAN;
+  for (const bool act_order : {false, true}) {
+    const HessianFactor expected = *Hessian(moment, k).factor(0.01, act_order);
+    const std::optional<DeviceFactor> made = DeviceHessian(half, k, kDevice, stream).factor_on_host(0.01, act_order);
+    ASSERT_TRUE(made);
+    std::vector<float> upper(expected.upper.size());
+    std::vector<std::int32_t> order(expected.order.size());
+    copy_bytes(upper.data(), made->upper.data(), made->upper.size(), stream);
+    copy_bytes(order.data(), made->order.data(), made->order.size(), stream);
+    synchronize(stream);
+    EXPECT_EQ(upper, expected.upper);
+    EXPECT_EQ(order, std::vector<std::int32_t>(expected.order.begin(), expected.order.end()));
+    EXPECT_EQ(made->damping, expected.damping);
+  }
+}
+
 TEST(DeviceGptq, LossesAreTheCpus) {
   NARROW_REQUIRE_DEVICE();
   for (const auto& [n, k] : {std::pair{64, 512}, {51, 400}}) {

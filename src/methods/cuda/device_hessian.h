@@ -35,15 +35,14 @@ class DeviceHessian {
 
   // These wait for the stream.
   std::vector<double> diagonal() const;
-  /// As Hessian::factor: nothing where it cannot be factored even with a damping of 1. By cuSOLVER; by Eigen on the CPU where that is not
-  /// installed.
+  /// As Hessian::factor: nothing where it cannot be factored even with a damping of 1. By cuSOLVER where that is installed.
   std::optional<DeviceFactor> factor(double damping, bool act_order) const;
+  /// The same by Hessian itself, on the CPU.
+  std::optional<DeviceFactor> factor_on_host(double damping, bool act_order) const;
   /// tr(E X^T X E^T) of an fp32 [n, k] on the device.
   double energy(const Tensor& e) const;
 
  private:
-  std::optional<DeviceFactor> factor_on_host(double damping, bool act_order) const;
-
   std::int64_t k_;
   Device device_;
   cuda::Stream stream_;
