@@ -42,7 +42,7 @@ class Loader {
     state_->final_norm = norm("model.norm.weight", config.hidden);
     // A tied head is the embedding; some files leave it out of the config and the head out of the file.
     const bool tied = config.tied_head || !(checkpoint_.contains("lm_head.weight") || is_foreign("lm_head.weight"));
-    state_->head = tied ? Linear{.module = "lm_head", .weight = prepare(state_->embedding)}
+    state_->head = tied ? Linear{.module = "lm_head", .weight = prepare(state_->embedding, form())}
                         : linear("lm_head", config.vocabulary, config.hidden, nullptr);
     if (tied) state_->head.rounds_to_bf16 = is_bf16(state_->head.weight);
     state_->weight_bytes += embedding_bytes;
@@ -78,6 +78,9 @@ class Loader {
     return std::move(weight.q);
   }
 
+  /// What goes on to a device stays as it is stored.
+  PrepareOptions form() const { return options_.device.is_cpu() ? PrepareOptions{} : PrepareOptions{.layout = WeightLayout::kCanonical}; }
+
   bool is_bf16(const PreparedWeight& weight) const {
     return options_.compute == Compute::kBf16 && weight.scheme.element == kBf16 && !weight.scheme.has_scales();
   }
@@ -91,15 +94,15 @@ class Loader {
     std::uint64_t bytes = is_foreign(name) ? 0 : stored_bytes(name);
     bool quantized = true;
     if (const auto planned = planned_.find(name); planned != planned_.end()) {
-      result.weight = prepare(quantize(checkpoint_.tensor(name), planned->second, options_.recipe->options));
+      result.weight = prepare(quantize(checkpoint_.tensor(name), planned->second, options_.recipe->options), form());
       bytes = quantized_bytes(planned->second, {n, k});
     } else if (is_foreign(name)) {
-      result.weight = prepare(foreign_weight(name, {n, k}));
+      result.weight = prepare(foreign_weight(name, {n, k}), form());
       bytes = quantized_bytes(result.weight.scheme, {n, k});
     } else if (checkpoint_.quantized_info(name)) {
-      result.weight = prepare(checkpoint_.quantized(name));
+      result.weight = prepare(checkpoint_.quantized(name), form());
     } else {
-      result.weight = prepare(checkpoint_.tensor(name));
+      result.weight = prepare(checkpoint_.tensor(name), form());
       result.rounds_to_bf16 = is_bf16(result.weight);
       quantized = false;
     }

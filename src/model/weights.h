@@ -33,7 +33,7 @@ struct Model::State {
 };
 
 namespace model {
-/// open_model's state, for those that replace weights in it.
+/// open_model's state on the CPU, for those that replace weights in it; for a device weights are not laid out for the CPU's products.
 std::shared_ptr<Model::State> load_state(const std::filesystem::path& path, const ModelOptions& options);
 }  // namespace model
 
