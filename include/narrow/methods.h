@@ -106,7 +106,7 @@ struct MethodReport {
   std::int64_t fallbacks = 0;         ///< modules with one
   std::optional<TuneReport> tuned{};
   double fit_seconds = 0.0;
-  std::string factored_by{};  ///< on a CUDA device: who factored the Hessians, cuSOLVER or, where that is not installed, Eigen on the CPU
+  std::string factored_by{};  ///< on a CUDA device: who factored the Hessians, cuSOLVER or (where that is not installed) Eigen on the CPU
 };
 
 /// What a method knows about the inputs of a model's layers.
@@ -132,8 +132,8 @@ struct MethodRun {
   TuneCallback tuned{};
   /// A directory in which the inputs of all tokens are kept, in place of memory, while weights are fitted layer by layer. Empty: none.
   std::filesystem::path spill{};
-  /// Where inputs are computed and weights fitted. A CUDA device (Hopper) takes gptq, alone or after rotate, smoothquant and awq, which fold
-  /// on the CPU; fit_weight says how its codes differ. The stream of all tokens is in the device's memory: no spill.
+  /// Where inputs are computed and weights fitted. A CUDA device (Hopper) takes gptq, alone or after rotate, smoothquant and awq, which
+  /// fold on the CPU; fit_weight says how its codes differ. The stream of all tokens is in the device's memory: no spill.
   Device device = Device::cpu();
 };
 

@@ -36,7 +36,7 @@ struct DeviceSource {
 class DeviceLinear {
  public:
   DeviceLinear() = default;
-  /// Copies the layers of the CPU's executor, bit for bit. `weights`: one per layer in place of its own; null: its own. Empty: all their own.
+  /// Copies the layers of the CPU's executor, bit for bit. `weights`, where given: one per layer to take in place of its own, or null.
   DeviceLinear(std::span<const Linear* const> layers, Device device, cuda::Stream stream,
                std::span<const QuantizedTensor* const> weights = {});
   /// One weight that is there already; dense ones are quantized tensors of fp16 or bf16 without scales.

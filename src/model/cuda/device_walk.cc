@@ -14,7 +14,10 @@ using cuda::check;
 class DeviceWalk {
  public:
   DeviceWalk(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows, Device device)
-      : state_(load_state(path, {.device = device})), windows_(windows), batches_(text_chunks(windows)), decoder_(empty_decoder(*state_, device)) {
+      : state_(load_state(path, {.device = device})),
+        windows_(windows),
+        batches_(text_chunks(windows)),
+        decoder_(empty_decoder(*state_, device)) {
     const cuda::DeviceGuard guard(device.index);
     const ModelConfig& c = decoder_.config();
     std::size_t sequences = 0, rows = 0;
