@@ -144,6 +144,8 @@ __device__ inline std::uint32_t pack16(bool half, float low, float high) {
   return result;
 }
 
+__device__ inline bool is_16_bit(DType type) { return type == DType::kBf16 || type == DType::kF16; }
+
 /// 16 rows x kSums * 2 columns of 16-bit values: fp16 or bf16.
 template <bool kHalf, int kSums>
 __device__ inline void stage_16_bit(const float (&v)[kSums], std::byte* staging) {
@@ -257,6 +259,17 @@ __device__ inline void store_transposed(const ByteOutput& out, const Sum (&sums)
 #pragma unroll
     for (int i = 0; i < kPart; ++i) values[(i / 4 * 8 + lane % 4 * 2 + i % 2) * 16 + lane / 4 + i / 2 % 2 * 8] = sums[part * kPart + i];
     __syncwarp();
+    if (!kOuter && out.plain && is_16_bit(out.epilogue.out)) {  // neighbours in D's rows; n is even
+#pragma unroll
+      for (int i = 0; i < kPart / 2; ++i) {
+        const int r = row + part * kPart * 2 + i * 4 + lane / 8, c = lane % 8 * 2;
+        const Sum* two = values + (i * 4 + lane / 8) * 16 + c;
+        if (r < out.n && c < real)
+          *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(out.d) + r * out.pitch + first + c) =
+              pack16(out.epilogue.out == DType::kF16, static_cast<float>(two[0]), static_cast<float>(two[1]));
+      }
+      continue;
+    }
 #pragma unroll 1
     for (int i = lane / 16; i < kPart * 2; i += 2) {
       const int r = row + part * kPart * 2 + i, c = first + lane % 16;
@@ -270,6 +283,17 @@ __device__ inline void store_transposed(const ByteOutput& out, const Sum (&sums)
 template <bool kSwapped, bool kOuter, class Sum>
 __device__ inline void store_two(const ByteOutput& out, Sum first, Sum second, int row, int column, int real) {
   const bool half = out.epilogue.out == DType::kF16;
+  if (!kOuter && out.plain && is_16_bit(out.epilogue.out)) {
+    auto* const d = static_cast<std::uint16_t*>(out.d);
+    const std::uint32_t both = pack16(half, static_cast<float>(first), static_cast<float>(second));
+    if constexpr (kSwapped) {
+      d[column * out.pitch + row] = static_cast<std::uint16_t>(both);
+      if (real > 1) d[(column + 1) * out.pitch + row] = static_cast<std::uint16_t>(both >> 16);
+    } else {
+      *reinterpret_cast<std::uint32_t*>(d + row * out.pitch + column) = both;
+    }
+    return;
+  }
   if (kSwapped || !out.boxed || out.col32 || !(half || out.epilogue.out == DType::kBf16)) {
 #pragma unroll 1
     for (int i = 0; i < min(2, real); ++i) {

@@ -56,7 +56,7 @@ struct Consumer {
     group_n = T::kGroupsN == 2 ? group : 0;
     first_row = group_m * T::kGroupM + warp * 16 + lane / 4;
     first_a = operand_word(shared_address(shared.a(0)) + group_m * T::kGroupM * (T::kCol32 ? 32 : 128));
-    first_b = operand_word(shared_address(shared.b(0)) + group_n * T::kGroupN * 128);
+    first_b = operand_word(shared_address(shared.b(0)) + (T::kLoop == Loop::kAlternate ? 0 : group_n) * T::kGroupN * 128);
   }
 
   __device__ void release(int stage) const {
@@ -103,36 +103,37 @@ struct Consumer {
     at.advance();
   }
 
+  /// Two sets of accumulators. `sums` are those of `blocks` blocks, each kStep after the one before.
   // Issue and wait stand in straight lines, without conditions: else the compiler serialises the products.
-  __device__ void multiply_pipelined(Sums& sums, int blocks, int scale_row, bool early) {
-    float accumulators[2][T::kCount];
+  template <int kStep, int kCount>
+  __device__ void multiply_pipelined(Sum (&sums)[kCount], int blocks, int scale_row, bool early) {
+    float accumulators[2][kCount];
     BlockFactors<T> factors[2];
-    const auto start = [&](float(&into)[T::kCount], BlockFactors<T>& its, const Position& where) {
+    const auto start = [&](float(&into)[kCount], BlockFactors<T>& its, const Position& where) {
       shared.full[where.stage].wait(where.parity);
       pin(into);
       issue(into, where.stage, 0, false);
       its.load(shared, where.stage, scale_row, group_n, early);
     };
-    const auto promote = [&](float(&from)[T::kCount], const BlockFactors<T>& its) {
+    const auto promote = [&](float(&from)[kCount], const BlockFactors<T>& its) {
       pin(from);
 #pragma unroll
-      for (int i = 0; i < T::kCount; ++i)
-        sums[0][i] = T::kOuter ? sums[0][i] + from[i] : __fmaf_rn(from[i], its.of[0][i / 2 % 2][0], sums[0][i]);
+      for (int i = 0; i < kCount; ++i) sums[i] = T::kOuter ? sums[i] + from[i] : __fmaf_rn(from[i], its.of[0][i / 2 % 2][0], sums[i]);
     };
-    const auto step = [&](float(&now)[T::kCount], const BlockFactors<T>& its, float(&then)[T::kCount], BlockFactors<T>& next_its) {
+    const auto step = [&](float(&now)[kCount], const BlockFactors<T>& its, float(&then)[kCount], BlockFactors<T>& next_its) {
       Position next = at;
-      next.advance();
+      next.advance(kStep);
       start(then, next_its, next);
       wgmma_wait<1>();
       release(at.stage);
       promote(now, its);
       at = next;
     };
-    const auto finish = [&](float(&now)[T::kCount], const BlockFactors<T>& its) {
+    const auto finish = [&](float(&now)[kCount], const BlockFactors<T>& its) {
       wgmma_wait<0>();
       release(at.stage);
       promote(now, its);
-      at.advance();
+      at.advance(kStep);
     };
     start(accumulators[0], factors[0], at);
     for (; blocks > 2; blocks -= 2) {
@@ -144,6 +145,35 @@ struct Consumer {
       finish(accumulators[1], factors[1]);
     } else {
       finish(accumulators[0], factors[0]);
+    }
+  }
+
+  /// Each warpgroup takes every other block and all columns; then each gives the other the sums of the half that is not its own.
+  __device__ void multiply_alternately(Sums& sums, int blocks, int scale_row, bool early) {
+    constexpr int kCount = T::kCount, kFours = kCount / 4;
+    float wide[2 * kCount] = {};
+    const int mine = (blocks + 1 - group) / 2;
+    Position end = at;
+    end.advance_far(blocks);
+    if (group == 1) at.advance();
+    if (mine > 0) multiply_pipelined<2>(wide, mine, scale_row, early);
+    at = end;
+    float4* const fours = shared.exchange + threadIdx.x % 128;  // [warpgroup that sends][four][thread]
+    named_sync(1, T::kConsumerThreads);                         // the exchange before is over
+#pragma unroll
+    for (int i = 0; i < kCount; i += 4) {
+      const float* left = wide + i;
+      const float* right = wide + kCount + i;
+      fours[(group * kFours + i / 4) * 128] =
+          group == 0 ? float4{right[0], right[1], right[2], right[3]} : float4{left[0], left[1], left[2], left[3]};
+    }
+    named_sync(1, T::kConsumerThreads);
+#pragma unroll
+    for (int i = 0; i < kCount; i += 4) {
+      const float4 more = fours[((group ^ 1) * kFours + i / 4) * 128];
+      const float add[4] = {more.x, more.y, more.z, more.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sums[0][i + j] = (group == 0 ? wide[i + j] : wide[kCount + i + j]) + add[j];
     }
   }
 

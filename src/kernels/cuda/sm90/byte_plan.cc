@@ -15,23 +15,23 @@ namespace {
 
 //         name                         tile    cluster  cycles of a block: promoted, direct; of the end
 constexpr std::array kConfigs = {
-    ByteConfig{"256x128_cluster_1x2", 256, 128, 1, 2, 1490, 1400, 5000},
+    ByteConfig{"256x128_cluster_1x2", 256, 128, 1, 2, 1440, 1400, 2900},
     ByteConfig{"128x256_cluster_2x1", 128, 256, 2, 1, 1300, 1200, 3500},
     ByteConfig{"128x256_cluster_2x1_col32", 128, 256, 2, 1, 1350, 1350, 5600, TileUse::kCol32},
-    ByteConfig{"128x192_cluster_2x1", 128, 192, 2, 1, 1130, 1130, 2800},
-    ByteConfig{"128x192", 128, 192, 1, 1, 1200, 1200, 3500},
-    ByteConfig{"128x128_cluster_2x1", 128, 128, 2, 1, 850, 850, 2840},
-    ByteConfig{"128x128", 128, 128, 1, 1, 850, 640, 3500},
-    ByteConfig{"128x64", 128, 64, 1, 1, 511, 430, 2100},
-    ByteConfig{"64x256", 64, 256, 1, 1, 1300, 1300, 3000},
-    ByteConfig{"64x64", 64, 64, 1, 1, 457, 400, 2300},
-    ByteConfig{"swapped_128x16", 128, 16, 1, 1, 760, 760, 1660, TileUse::kSwapped},
-    ByteConfig{"swapped_128x32", 128, 32, 1, 1, 780, 780, 1660, TileUse::kSwapped},
+    ByteConfig{"128x192_cluster_2x1", 128, 192, 2, 1, 1075, 1075, 2200},
+    ByteConfig{"128x192", 128, 192, 1, 1, 1090, 1090, 1900},
+    ByteConfig{"128x128_cluster_2x1", 128, 128, 2, 1, 740, 740, 3500},
+    ByteConfig{"128x128", 128, 128, 1, 1, 740, 640, 3500},
+    ByteConfig{"128x64", 128, 64, 1, 1, 460, 430, 2300},
+    ByteConfig{"64x256", 64, 256, 1, 1, 1295, 1295, 3000},
+    ByteConfig{"64x64", 64, 64, 1, 1, 306, 400, 1870},
+    ByteConfig{"swapped_128x16", 128, 16, 1, 1, 600, 600, 1500, TileUse::kSwapped},
+    ByteConfig{"swapped_128x32", 128, 32, 1, 1, 620, 620, 1500, TileUse::kSwapped},
     ByteConfig{"few_rows", 16, 16, 1, 1, 0, 0, 0, TileUse::kFewRows},
 };
 
 constexpr int kTileK = 128, kMostParts = 3, kLargestPartedTile = 128 * 64;
-constexpr double kCyclesPerMicrosecond = 1700.0, kStartCycles = 2900.0, kPartCycles = 5840.0, kPartCyclesEach = 710.0,
+constexpr double kCyclesPerMicrosecond = 1700.0, kStartCycles = 2900.0, kPartCycles = 2600.0, kPartCyclesPerElement = 0.2,
                  kWideCyclesPerElement = 0.08;
 /// Of the kernel of few rows: microseconds, and bytes of B per microsecond; fp8 of more than 8 rows converts too much.
 constexpr double kFewRowsStart = 3.0, kFewRowsBytes = 3.9e6, kFewRowsBytesSlow = 2.6e6;
@@ -68,7 +68,7 @@ double estimate_byte_plan(const ByteProblem& problem, const BytePlan& plan) {
   const double groups_along_k = problem.grouping == ByteGrouping::kDepth ? problem.groups : 1;
   const double blocks = ceil_div(ceil_div(problem.k, kTileK), plan.parts) / groups_along_k;
   const bool wide = problem.epilogue.out == DType::kF32 || problem.epilogue.out == DType::kI32;
-  const double end = c.end_cycles + (plan.parts > 1 ? kPartCycles + kPartCyclesEach * plan.parts : 0.0) +
+  const double end = c.end_cycles + (plan.parts > 1 ? kPartCycles + kPartCyclesPerElement * c.tile_m * c.tile_n : 0.0) +
                      (wide ? kWideCyclesPerElement * c.tile_m * c.tile_n : 0.0);
   const int rounds = ceil_div(std::int64_t{plan.tiles} * plan.parts, plan.workers);
   return (kStartCycles + rounds * (blocks * (direct ? c.direct_block_cycles : c.block_cycles) + end)) / kCyclesPerMicrosecond;
@@ -82,10 +82,18 @@ BytePlan choose_byte_plan(const ByteProblem& problem, int multiprocessors) {
   const auto is_for_few_rows = [](int config) { return kConfigs[static_cast<std::size_t>(config)].tile_n == 16; };
   bool few = false;  // where a kernel for few rows takes the product, the others do not compete
   for (int config = 0; config < static_cast<int>(kConfigs.size()); ++config) few = few || (is_for_few_rows(config) && takes(config));
+  // Large tiles of which half the rows would be empty compete only where there are no others.
+  const auto is_half_empty = [&](int config) {
+    const ByteConfig& c = kConfigs[static_cast<std::size_t>(config)];
+    return !c.swapped() && c.tile_m > 64 && c.tile_m >= 2 * rows_per_group(problem);
+  };
+  bool has_full = few;
+  for (int config = 0; config < static_cast<int>(kConfigs.size()); ++config)
+    has_full = has_full || (takes(config) && !is_half_empty(config));
   BytePlan best{-1};
   double lowest = 0.0;
   for (int config = 0; config < static_cast<int>(kConfigs.size()); ++config) {
-    if (!takes(config) || is_for_few_rows(config) != few) continue;
+    if (!takes(config) || is_for_few_rows(config) != few || (has_full && is_half_empty(config))) continue;
     for (int parts = 1; parts <= kMostParts; ++parts) {
       const BytePlan plan = make_byte_plan(problem, config, parts, multiprocessors);
       const double estimate = estimate_byte_plan(problem, plan);

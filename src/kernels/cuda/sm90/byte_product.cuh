@@ -1,7 +1,7 @@
 #pragma once
 /// The Hopper main loop of products of one-byte elements, D = epilogue(A * B^T), one kernel for all formats, scalings, groupings and tiles.
 ///
-/// Mapping:  persistent thread blocks. Two producer threads copy k blocks of 128 of A and B (and their scales) by TMA into a ring of
+/// Mapping:  persistent thread blocks. A producer thread copies k blocks of 128 of A and B (and their scales) by TMA into a ring of
 ///           stages; two consumer warpgroups multiply them by wgmma, each its own part of the tile. In clusters of two the thread blocks
 ///           lie side by side and each loads half of the operand they share for both.
 /// Scales:   integers, and fp8 in the tensor cores' own sums, stay in the accumulators until all of k is added up. Else wgmma sums 128 of
@@ -24,34 +24,25 @@ __device__ TilePlace place_of(const ByteParams& p, const BytePiece& piece, int r
   return {(place.x * T::kClusterM + rank % T::kClusterM) * T::kTileM, (place.y * T::kClusterN + rank / T::kClusterM) * T::kTileN};
 }
 
-/// One of the two producers, each a thread: they fill every other stage, since one alone takes longer than a small tile's products.
+/// The producer, one thread.
 template <class T>
 __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtensorMap& b, const CUtensorMap& sa, const CUtensorMap& sb,
-                        const CUtensorMap& sa4, const ByteShared<T>& shared, int worker, int rank, unsigned which) {
+                        const CUtensorMap& sa4, const ByteShared<T>& shared, int worker, int rank) {
+  prefetch_map(a);
+  prefetch_map(b);
+  if constexpr (T::kScalesOfA) prefetch_map(sa);
+  if constexpr (T::kScalesOfB) prefetch_map(sb);
   RingPosition<T::kStages> at;
   RingPosition<T::kNotes> note;
-  unsigned turn = 0;
   ByteWork work(p.schedule, p.m, worker);
   BytePiece piece{};
-  // Groups come from memory that earlier kernels may write. Else the first piece is known, and its weights can already come into the
-  // second-level cache, while those kernels run.
-  const bool grouped = p.schedule.grouping != ByteGrouping::kNone;
-  if (grouped) wait_for_earlier_kernels();
-  for (bool more = true, first = !grouped; more; note.advance()) {
+  wait_for_earlier_kernels();  // groups and operands come from memory that they may write
+  for (bool more = true; more; note.advance()) {
     more = work.next(piece);
     const TilePlace place = more ? place_of<T>(p, piece, rank) : TilePlace{};
-    if (which == 0) {
-      shared.read[note.stage].wait(note.parity ^ 1u);
-      shared.notes[note.stage] = {piece, place, !more};
-      shared.noted[note.stage].arrive();
-    }
-    if (first) {
-      for (int block = piece.k_begin; which == 0 && more && block < min(piece.k_begin + T::kStages, piece.k_end); ++block)
-        prefetch_box(T::kSwapped ? a : b, block * 128,
-                     T::kSwapped ? place.row : place.column + rank % T::kClusterM * (T::kTileN / T::kClusterM));
-      wait_for_earlier_kernels();
-      first = false;
-    }
+    shared.read[note.stage].wait(note.parity ^ 1u);
+    shared.notes[note.stage] = {piece, place, !more};
+    shared.noted[note.stage].arrive();
     if (!more) break;
     const bool by_rows = p.schedule.grouping == ByteGrouping::kRowOffsets || p.schedule.grouping == ByteGrouping::kRowCounts;
     const int row_a = piece.first_row + place.row, row_b = (by_rows ? piece.group * p.n : 0) + place.column;
@@ -70,7 +61,6 @@ __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtenso
     const float* second_scale = tile_scales + static_cast<std::int64_t>(second_block) * p.k_blocks;
 #pragma unroll 1
     for (int block = piece.k_begin; block < piece.k_end; ++block, at.advance()) {
-      if (turn++ % 2 != which) continue;
       shared.empty[at.stage].wait(at.parity ^ 1u);
       Barrier& full = shared.full[at.stage];
       full.arrive_expecting(T::kCopiedBytes + (T::kScalesOfA && any_row ? 16 : 0));
@@ -135,6 +125,7 @@ __device__ void finish_share(const ByteParams& p, const ByteShared<T>& shared, c
   const int thread = thread_here(), lane = thread % 32, warp = thread % 128 / 32, group = thread / 128;
   const int parts = p.schedule.parts, mine = piece.part, most = (kFours + parts - 1) / parts;
   const auto first_of = [&](int part) { return (part * kFours + parts - 1) / parts; };
+  const int begin = first_of(mine), end = first_of(mine + 1);
   // Where the fours of another part wait in their owner's memory.
   const auto place_of_sent = [&](int part, int owner) { return shared.sent_fours + (part < owner ? part : part - 1) * most * kThreads; };
   auto* const fours = reinterpret_cast<float4*>(shared.tiles);  // the stages are free once nobody reads them
@@ -143,33 +134,36 @@ __device__ void finish_share(const ByteParams& p, const ByteShared<T>& shared, c
   for (int four = 0; four < kFours; ++four) fours[four * kThreads + thread] = four_of(sums[four * 4 / T::kCount] + four * 4 % T::kCount);
   fence_shared_for_copies();
   named_sync(1, kThreads);
-  cluster_wait();  // the others have set up their barriers
-  for (int to = 0; thread == 0 && to < parts; ++to) {
-    const int first = first_of(to), count = first_of(to + 1) - first;
-    if (to != mine && count > 0)
-      copy_bulk_remote(place_of_sent(mine, to), fours + first * kThreads, count * kThreads * 16, *shared.sent,
-                       static_cast<std::uint32_t>(to));
-  }
-  shared.sent->wait(0);
-  cluster_arrive();  // this thread block's copies have come; the others' memory is not read any more when all say so
+  if (thread < 32 && is_elected())  // the others have set up their barriers: consume has waited for it
+    for (int to = 0; to < parts; ++to) {
+      const int first = first_of(to), count = first_of(to + 1) - first;
+      if (to != mine && count > 0)
+        copy_bulk_remote(place_of_sent(mine, to), fours + first * kThreads, count * kThreads * 16, *shared.sent,
+                         static_cast<std::uint32_t>(to));
+    }
   const int left = (T::kGroupsM == 2 ? group : 0) * T::kGroupM + warp * 16 + lane / 4,
             right = (T::kGroupsN == 2 ? group : 0) * T::kGroupN + lane % 4 * 2;
   const int rows = piece.rows - place.row, columns = p.n - place.column;
+  shared.sent->wait(0);
+  cluster_arrive_relaxed();  // this thread block's copies have come; the others' memory is not read any more when all say so
 #pragma unroll 1
-  for (int four = first_of(mine); four < first_of(mine + 1); ++four) {  // a loop, so that its code is there once
+  for (int four = begin; four < end; ++four) {  // a loop, so that its code is there once
+    const float4* const own = fours + four * kThreads + thread;
+    const float4* const sent = shared.sent_fours + (four - begin) * kThreads + thread;
+    float4 terms[3];
+#pragma unroll
+    for (int part = 0; part < 3; ++part)
+      if (part < parts) terms[part] = part == mine ? *own : sent[(part < mine ? part : part - 1) * most * kThreads];
     typename T::Sum total[4] = {};
-#pragma unroll 1
-    for (int part = 0; part < parts; ++part)
-      add_four(total,
-               part == mine ? fours[four * kThreads + thread] : place_of_sent(part, mine)[(four - first_of(mine)) * kThreads + thread]);
+#pragma unroll
+    for (int part = 0; part < 3; ++part)
+      if (part < parts) add_four(total, terms[part]);
     const int l = left + four * 4 / T::kCount * 64, r = right + four * 4 % T::kCount * 2;
-#pragma unroll 1
-    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
       if (l + half * 8 < rows && r < columns)
-        store_two<T::kSwapped, T::kOuter>(p.out, total[0], total[1], place.row + l + half * 8, place.column + r, columns - r);
-      total[0] = total[2];
-      total[1] = total[3];
-    }
+        store_two<T::kSwapped, T::kOuter>(p.out, total[2 * half], total[2 * half + 1], place.row + l + half * 8, place.column + r,
+                                          columns - r);
   }
 }
 
@@ -192,70 +186,74 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
   const int here = thread_here(), lane = here % 32, warp = here % 128 / 32, group = here / 128;
   std::byte* const staging = shared.staging + (group * 4 + warp) * T::kBoxes * kStagingBytes;
   const StripPlace part = place_of_group<T>(p, piece, place, group);
+  const auto first_of = [&](int strip) { return strip * 64 + warp * 16; };
+  if (T::kSwapped || !p.out.boxed) {
 #pragma unroll
-  for (int strip = 0; strip < T::kStrips; ++strip) {
-    const int first = strip * 64 + warp * 16, rows = part.rows - first;
-    if constexpr (T::kSwapped) {
-      store_transposed<T::kOuter>(p.out, sums[strip], static_cast<int>(part.row) + first, rows, part.column, staging);
-    } else if (!p.out.boxed) {
-      store_any<T::kOuter>(p.out, sums[strip], {part.row + first, rows, part.column, part.a + first, part.b}, staging);
-    } else {
-      // Boxes of at most 128 bytes in a row, kSums of a thread's sums each; several are staged between two fences, and leave together.
-      const auto put = [&]<DType kOut, bool kPlain>() {
-        constexpr int kElementBytes = kOut == DType::kF32 || kOut == DType::kI32 ? 4 : (kOut == DType::kI8 ? 1 : 2);  // kI8: any byte
-        constexpr int kSums = std::min(T::kCount, 64 / kElementBytes);
-        constexpr int kTogether = std::min(T::kCount / kSums, std::max(1, T::kBoxes / 2)), kSlots = T::kBoxes / kTogether;
-        const bool copied = kSums * 2 * kElementBytes == 128 && !p.out.col32 && (rows >= 16 || p.out.rows_end_with_d);
-#pragma unroll
-        for (int from = 0; from < T::kCount; from += kSums * kTogether) {
-          std::byte* const slot = staging + slots++ % kSlots * (kTogether * kStagingBytes);
-          if (lane == 0) wait_stores_read<kSlots - 1>();
-          __syncwarp();
-#pragma unroll
-          for (int i = 0; i < kTogether; ++i) {
-            const int at = from + i * kSums;
-            float v[kSums];
-            finish_sums<kOut == DType::kI32, kPlain>(p.out, shared.terms(group), sums[strip] + at, v, first + lane / 4,
-                                                     at * 2 + lane % 4 * 2);
-            if constexpr (kElementBytes == 4)
-              stage_32_bit(v, slot + i * kStagingBytes);
-            else if constexpr (kElementBytes == 2)
-              stage_16_bit<kOut == DType::kF16>(v, slot + i * kStagingBytes);
-            else
-              stage_8_bit(p.out, v, slot + i * kStagingBytes);
-          }
-          if (copied) fence_shared_for_copies();
-          __syncwarp();
-#pragma unroll
-          for (int i = 0; i < kTogether; ++i) {
-            const int column = part.column + (from + i * kSums) * 2;
-            if (!copied)
-              store_box<kElementBytes, kSums * 2>(p.out, part.row + first, rows, column, slot + i * kStagingBytes);
-            else if (lane == 0)
-              copy_box_out(d, column, static_cast<int>(part.row) + first, slot + i * kStagingBytes);
-          }
-          if (lane == 0) commit_stores();
-        }
-      };
-      // Plain results are the common ones: their code is straight, without the jumps over all that it does not do.
-      const auto choose = [&]<bool kPlain>() {
-        const DType out = p.out.epilogue.out;
-        if (out == DType::kBf16)
-          put.template operator()<DType::kBf16, kPlain>();
-        else if (out == DType::kF16)
-          put.template operator()<DType::kF16, kPlain>();
-        else if (out == DType::kF32)
-          put.template operator()<DType::kF32, false>();
-        else if (out == DType::kI32) {
-          if constexpr (std::is_same_v<typename T::Sum, int>) put.template operator()<DType::kI32, kPlain>();
-        } else if constexpr (T::kCount % 64 == 0)
-          put.template operator()<DType::kI8, kPlain>();
-      };
-      if (p.out.plain)
-        choose.template operator()<true>();
+    for (int strip = 0; strip < T::kStrips; ++strip) {
+      const int first = first_of(strip), rows = part.rows - first;
+      if constexpr (T::kSwapped)
+        store_transposed<T::kOuter>(p.out, sums[strip], static_cast<int>(part.row) + first, rows, part.column, staging);
       else
-        choose.template operator()<false>();
+        store_any<T::kOuter>(p.out, sums[strip], {part.row + first, rows, part.column, part.a + first, part.b}, staging);
     }
+    return;
+  }
+  if constexpr (!T::kSwapped) {
+    // Boxes of at most 128 bytes in a row, kSums of a thread's sums each; several are staged before one fence, and leave together.
+    const auto put = [&]<DType kOut, bool kPlain>() {
+      constexpr int kElementBytes = kOut == DType::kF32 || kOut == DType::kI32 ? 4 : (kOut == DType::kI8 ? 1 : 2);  // kI8: any byte
+      constexpr int kSums = std::min(T::kCount, 64 / kElementBytes), kPerStrip = T::kCount / kSums, kAll = T::kStrips * kPerStrip;
+      constexpr int kTogether = kAll <= T::kBoxes ? kAll : std::max(1, T::kBoxes / 2), kSlots = T::kBoxes / kTogether;
+#pragma unroll
+      for (int from = 0; from < kAll; from += kTogether) {
+        std::byte* const slot = staging + slots++ % kSlots * (kTogether * kStagingBytes);
+        if (is_elected()) wait_stores_read<kSlots - 1>();
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          const int strip = (from + i) / kPerStrip, at = (from + i) % kPerStrip * kSums;
+          float v[kSums];
+          finish_sums<kOut == DType::kI32, kPlain>(p.out, shared.terms(group), sums[strip] + at, v, first_of(strip) + lane / 4,
+                                                   at * 2 + lane % 4 * 2);
+          if constexpr (kElementBytes == 4)
+            stage_32_bit(v, slot + i * kStagingBytes);
+          else if constexpr (kElementBytes == 2)
+            stage_16_bit<kOut == DType::kF16>(v, slot + i * kStagingBytes);
+          else
+            stage_8_bit(p.out, v, slot + i * kStagingBytes);
+        }
+        fence_shared_for_copies();
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          const int strip = (from + i) / kPerStrip, column = part.column + (from + i) % kPerStrip * kSums * 2;
+          const int rows = part.rows - first_of(strip);
+          if (kSums * 2 * kElementBytes != 128 || p.out.col32 || (rows < 16 && !p.out.rows_end_with_d))
+            store_box<kElementBytes, kSums * 2>(p.out, part.row + first_of(strip), rows, column, slot + i * kStagingBytes);
+          else if (is_elected())
+            copy_box_out(d, column, static_cast<int>(part.row) + first_of(strip), slot + i * kStagingBytes);
+        }
+        if (is_elected()) commit_stores();
+      }
+    };
+    // Plain results are the common ones: their code is straight, without the jumps over all that it does not do.
+    const auto choose = [&]<bool kPlain>() {
+      const DType out = p.out.epilogue.out;
+      if (out == DType::kBf16)
+        put.template operator()<DType::kBf16, kPlain>();
+      else if (out == DType::kF16)
+        put.template operator()<DType::kF16, kPlain>();
+      else if (out == DType::kF32)
+        put.template operator()<DType::kF32, false>();
+      else if (out == DType::kI32) {
+        if constexpr (std::is_same_v<typename T::Sum, int>) put.template operator()<DType::kI32, kPlain>();
+      } else if constexpr (T::kCount % 64 == 0)
+        put.template operator()<DType::kI8, kPlain>();
+    };
+    if (p.out.plain)
+      choose.template operator()<true>();
+    else
+      choose.template operator()<false>();
   }
 }
 
@@ -270,6 +268,7 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
   const int barrier = 2 + group;
   unsigned slots = 0;
   wait_for_earlier_kernels();  // from here on scales are read and D is written; the producer has waited before the operands are read
+  if (T::kParts && p.schedule.parts > 1) cluster_wait();  // the other parts have set up their barriers
   for (bool begin = true;; begin = false) {
     shared.noted[note.stage].wait(note.parity);
     const PieceNote& told = shared.notes[note.stage];
@@ -293,7 +292,9 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
       if constexpr (T::kLoop == Loop::kDirect)
         consumer.multiply_direct(sums, blocks);
       else if constexpr (T::kLoop == Loop::kPipelined)
-        consumer.multiply_pipelined(sums, blocks, scale_row, early);
+        consumer.template multiply_pipelined<1>(sums[0], blocks, scale_row, early);
+      else if constexpr (T::kLoop == Loop::kAlternate)
+        consumer.multiply_alternately(sums, blocks, scale_row, early);
       else
         consumer.multiply_in_strips(sums, blocks, scale_row, early);
     }
@@ -310,7 +311,7 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
     if (lane == 0) shared.read[note.stage].arrive();
     note.advance();
   }
-  if (lane == 0) wait_stores_read<0>();
+  if (is_elected()) wait_stores_read<0>();
 }
 
 template <class T>
@@ -323,15 +324,11 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const bool parted = T::kParts && p.schedule.parts > 1;
   const int rank = T::kCluster == 1 ? 0 : static_cast<int>(cluster_rank());
   const int worker = static_cast<int>(blockIdx.x) / T::kCluster;
-  if (threadIdx.x == 0) {
-    prefetch_map(a);
-    prefetch_map(b);
-    if constexpr (T::kScalesOfA) prefetch_map(sa);
-    if constexpr (T::kScalesOfB) prefetch_map(sb);
-    if (p.out.boxed) prefetch_map(d);
+  const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
+  if (warp == 0 && is_elected()) {
     for (int stage = 0; stage < T::kStages; ++stage) {
       shared.full[stage].init(T::kTileScales ? 2 : 1);
-      shared.empty[stage].init(T::kConsumers * 4 * T::kCluster);
+      shared.empty[stage].init((T::kLoop == Loop::kAlternate ? 1 : T::kConsumers) * 4 * T::kCluster);
     }
     for (int group = 0; group < T::kConsumers; ++group) shared.turn[group].init(4);
     for (int note = 0; note < T::kNotes; ++note) {
@@ -347,18 +344,17 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   __syncthreads();
   if constexpr (T::kCluster > 1) cluster_sync();
-  if (parted) cluster_arrive();
+  if (parted) cluster_arrive_relaxed();
   let_next_kernel_start();
 
   if (threadIdx.x >= T::kConsumerThreads) {
     give_registers<40>();
-    const unsigned thread = threadIdx.x - T::kConsumerThreads;
-    if (thread == 0 || thread == 32) produce<T>(p, a, b, sa, sb, sa4, shared, worker, rank, thread / 32);
+    if (warp == T::kConsumers * 4 && is_elected()) produce<T>(p, a, b, sa, sb, sa4, shared, worker, rank);
   } else {
     take_registers<232>();
     consume<T>(p, d, shared);
   }
-  if (parted && threadIdx.x >= T::kConsumerThreads) {  // the consumers did this in finish_share
+  if (parted && threadIdx.x >= T::kConsumerThreads) {  // the consumers did this before and in finish_share
     cluster_wait();
     cluster_arrive();
   }

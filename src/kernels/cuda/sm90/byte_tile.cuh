@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/sm90/byte_epilogue.cuh"
 #include "kernels/cuda/sm90/byte_schedule.cuh"
+#include "kernels/cuda/sm90/elect.cuh"
 #include "kernels/cuda/sm90/ptx.cuh"
 #include "kernels/cuda/sm90/wgmma.cuh"
 
@@ -18,6 +19,7 @@ enum class TileForm : std::uint8_t {
   kPlain,
   kSwapped,  ///< few rows: the weights take wgmma's 64 rows, the rows of A its columns; D is stored transposed
   kCol32,    ///< A lies in stripes of 32 columns
+  kDeep,     ///< 64 rows: the warpgroups take every other k block instead of half of the columns, so that each wgmma is twice as wide
 };
 
 /// How a warpgroup multiplies.
@@ -26,6 +28,7 @@ enum class Loop : std::uint8_t {
   kPipelined,  ///< two sets of accumulators: the products of the next k block run while this one's are promoted
   kTurns,      ///< one set; the two warpgroups multiply in turn, so that one's products run while the other promotes
   kFree,       ///< one set; the warpgroups drift apart by themselves, and one's products run while the other promotes
+  kAlternate,  ///< each warpgroup multiplies the whole tile in every other k block, with two sets; at the end they exchange halves
 };
 
 /// What is known when a kernel is compiled.
@@ -52,10 +55,11 @@ struct ByteTile {
   static constexpr bool kScalesOfB = kScaling == ByteScaling::kBlockBlock || (kTileScales && kSwapped);  ///< and of the right one
   static constexpr int kScaleBytesA = kScalesOfA ? kTileM * 4 + 128 : 0, kScaleBytesB = kScalesOfB ? (kTileN * 4 + 127) / 128 * 128 : 0;
   static constexpr int kTileScaleBytes = kTileScales ? 16 : 0;
-  static constexpr Loop kLoop = kPair == BytePair::kS8S8 || kScaling == ByteScaling::kOuterFast ? Loop::kDirect
-                                : kStrips == 1 && kCount <= 32 && !kScalesOfB                   ? Loop::kPipelined
-                                : kStrips == 1 && kCount >= 64 && kScalesOfB                    ? Loop::kTurns
-                                                                                                : Loop::kFree;
+  static constexpr Loop kLoop = kForm == TileForm::kDeep                                          ? Loop::kAlternate
+                                : kPair == BytePair::kS8S8 || kScaling == ByteScaling::kOuterFast ? Loop::kDirect
+                                : kStrips == 1 && kCount <= 32 && !kScalesOfB                     ? Loop::kPipelined
+                                : kStrips == 1 && kCount >= 64 && kScalesOfB                      ? Loop::kTurns
+                                                                                                  : Loop::kFree;
   static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kCopiedBytes = kStageBytes + (kScalesOfA ? kTileM * 4 : 0) + (kScalesOfB ? kTileN * 4 : 0);
   static constexpr int kNotes = 4;  ///< pieces that the producer may be ahead of the consumers
@@ -67,11 +71,14 @@ struct ByteTile {
   /// most.
   static constexpr bool kParts = kCluster == 1 && kStrips * kCount <= 32;
   static constexpr int kSentBytes = kParts ? 2 * ((kStrips * kCount / 4 + 2) / 3) * kConsumerThreads * 16 : 0;
+  /// Sums of one half of the tile that each warpgroup of kAlternate gives the other.
+  static constexpr int kExchangeBytes = kForm == TileForm::kDeep ? kConsumerThreads * kCount * 4 : 0;
   static constexpr int kStaging = std::max(kSentBytes, kConsumers * 4 * kBoxes * kStagingBytes);  ///< a tile is staged, or sent in parts
   static constexpr int kBarriers = (kStages + kNotes) * 2 + kConsumers + (kParts ? 1 : 0);
   static constexpr int kShared = 1024 + kStages * (kStageBytes + kScaleBytesA + kScaleBytesB + kTileScaleBytes) + kStaging +
-                                 kConsumers * kTermBytes + kBarriers * static_cast<int>(sizeof(Barrier)) + kNotes * 64;
+                                 kExchangeBytes + kConsumers * kTermBytes + kBarriers * static_cast<int>(sizeof(Barrier)) + kNotes * 64;
   static_assert(kTileM % 64 == 0 && kGroupM % 64 == 0 && kGroupN % 16 == 0 && kGroupN <= 256);
+  static_assert(kForm != TileForm::kDeep || (kTileM == 64 && kShare == Share::kNothing));
   static_assert(!kSwapped || (kTileM == 128 && kShare == Share::kNothing));
   static_assert(kLoop != Loop::kDirect || kStrips == 1);
   static_assert(kBytesA % 1024 == 0 && kBytesB % 1024 == 0 && kShared <= 232448);
@@ -118,13 +125,15 @@ struct ByteShared {
   Barrier* turn;
   Barrier* sent;
   float4* sent_fours;
+  float4* exchange;
   PieceNote* notes;
 
   __device__ explicit ByteShared(std::byte* memory) {
     tiles = memory + (1024 - shared_address(memory) % 1024) % 1024;
     staging = tiles + T::kStages * T::kStageBytes;
     sent_fours = reinterpret_cast<float4*>(staging);
-    terms_ = staging + T::kStaging;
+    exchange = reinterpret_cast<float4*>(staging + T::kStaging);
+    terms_ = staging + T::kStaging + T::kExchangeBytes;
     std::byte* scales = terms_ + T::kConsumers * T::kTermBytes;
     scales_a = reinterpret_cast<float*>(scales);
     scales_b = reinterpret_cast<float*>(scales + T::kStages * T::kScaleBytesA);
@@ -147,6 +156,8 @@ struct ByteShared {
 
 /// The two halves of cluster_sync.
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+/// Without what was written before, but for barriers that fence_barriers made known.
+__device__ inline void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
 /// Bytes (a multiple of 16) from this thread block's shared memory to that of `rank`, at the same place as `to` in this one's; counts on
@@ -168,8 +179,16 @@ template <int kStages>
 struct RingPosition {
   int stage = 0;
   unsigned parity = 0;
-  __device__ void advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1u;
+  /// By at most kStages.
+  __device__ void advance(int steps = 1) {
+    stage += steps;
+    if (stage >= kStages) stage -= kStages, parity ^= 1u;
+  }
+  /// By any number.
+  __device__ void advance_far(int steps) {
+    const int to = stage + steps;
+    parity ^= static_cast<unsigned>(to / kStages) & 1u;
+    stage = to % kStages;
   }
 };
 

@@ -15,7 +15,7 @@ std::span<const ByteInstance> fp8_tile_scaled() {
       instance<ByteTile<128, 128, 5, Share::kNothing>>("128x128"),
       instance<ByteTile<128, 64, 8, Share::kNothing>>("128x64"),
       instance<ByteTile<64, 256, 4, Share::kNothing>>("64x256"),
-      instance<ByteTile<64, 64, 12, Share::kNothing>>("64x64"),
+      instance<ByteTile<64, 64, 11, Share::kNothing, kBlockTile, kE4m3E4m3, kDeep>>("64x64"),
       instance<ByteTile<128, 16, 10, Share::kNothing, kBlockTile, kE4m3E4m3, kSwapped>>("swapped_128x16"),
       instance<ByteTile<128, 32, 9, Share::kNothing, kBlockTile, kE4m3E4m3, kSwapped>>("swapped_128x32"),
   };
