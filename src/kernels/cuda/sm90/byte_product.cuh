@@ -1,8 +1,8 @@
 #pragma once
 /// The Hopper main loop of products of one-byte elements, D = epilogue(A * B^T), one kernel for all formats, scalings, groupings and tiles.
 ///
-/// Mapping:  persistent thread blocks. A producer thread copies k blocks of 128 of A and B (and their scales) by TMA into a ring of
-///           stages; two consumer warpgroups multiply them by wgmma, each its own part of the tile. In clusters of two the thread blocks
+/// Mapping:  persistent thread blocks. Producer threads, one or two, copy k blocks of 128 of A and B (and their scales) by TMA into a ring
+///           of stages; two consumer warpgroups multiply them by wgmma, each its own part of the tile. In clusters of two the thread blocks
 ///           lie side by side and each loads half of the operand they share for both.
 /// Scales:   integers, and fp8 in the tensor cores' own sums, stay in the accumulators until all of k is added up. Else wgmma sums 128 of
 ///           k into fresh accumulators, which are then promoted, sum = fma(accumulator, factor, sum), into fp32 registers:
@@ -24,25 +24,28 @@ __device__ TilePlace place_of(const ByteParams& p, const BytePiece& piece, int r
   return {(place.x * T::kClusterM + rank % T::kClusterM) * T::kTileM, (place.y * T::kClusterN + rank / T::kClusterM) * T::kTileN};
 }
 
-/// The producer, one thread.
+/// Producer number `which`: one thread, which fills every kProducers-th stage.
 template <class T>
 __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtensorMap& b, const CUtensorMap& sa, const CUtensorMap& sb,
-                        const CUtensorMap& sa4, const ByteShared<T>& shared, int worker, int rank) {
+                        const CUtensorMap& sa4, const ByteShared<T>& shared, int worker, int rank, unsigned which) {
   prefetch_map(a);
   prefetch_map(b);
   if constexpr (T::kScalesOfA) prefetch_map(sa);
   if constexpr (T::kScalesOfB) prefetch_map(sb);
   RingPosition<T::kStages> at;
   RingPosition<T::kNotes> note;
+  unsigned turn = 0;
   ByteWork work(p.schedule, p.m, worker);
   BytePiece piece{};
   wait_for_earlier_kernels();  // groups and operands come from memory that they may write
   for (bool more = true; more; note.advance()) {
     more = work.next(piece);
     const TilePlace place = more ? place_of<T>(p, piece, rank) : TilePlace{};
-    shared.read[note.stage].wait(note.parity ^ 1u);
-    shared.notes[note.stage] = {piece, place, !more};
-    shared.noted[note.stage].arrive();
+    if (which == 0) {
+      shared.read[note.stage].wait(note.parity ^ 1u);
+      shared.notes[note.stage] = {piece, place, !more};
+      shared.noted[note.stage].arrive();
+    }
     if (!more) break;
     const bool by_rows = p.schedule.grouping == ByteGrouping::kRowOffsets || p.schedule.grouping == ByteGrouping::kRowCounts;
     const int row_a = piece.first_row + place.row, row_b = (by_rows ? piece.group * p.n : 0) + place.column;
@@ -61,6 +64,7 @@ __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtenso
     const float* second_scale = tile_scales + static_cast<std::int64_t>(second_block) * p.k_blocks;
 #pragma unroll 1
     for (int block = piece.k_begin; block < piece.k_end; ++block, at.advance()) {
+      if (T::kProducers > 1 && turn++ % T::kProducers != which) continue;
       shared.empty[at.stage].wait(at.parity ^ 1u);
       Barrier& full = shared.full[at.stage];
       full.arrive_expecting(T::kCopiedBytes + (T::kScalesOfA && any_row ? 16 : 0));
@@ -178,6 +182,12 @@ __device__ StripPlace place_of_group(const ByteParams& p, const BytePiece& piece
           along_k ? 0 : static_cast<std::int64_t>(piece.group) * p.n};
 }
 
+/// Whether this thread starts its warp's stores, the same one every time.
+template <class T>
+__device__ bool starts_stores(int lane) {
+  return T::kSpacedCopies ? lane == 0 : is_elected();
+}
+
 /// The sums of a tile to D, box by box through the slots (`slots` used so far) of the warp's staging memory, which earlier stores may still
 /// be reading.
 template <class T>
@@ -207,7 +217,7 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
 #pragma unroll
       for (int from = 0; from < kAll; from += kTogether) {
         std::byte* const slot = staging + slots++ % kSlots * (kTogether * kStagingBytes);
-        if (is_elected()) wait_stores_read<kSlots - 1>();
+        if (starts_stores<T>(lane)) wait_stores_read<kSlots - 1>();
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < kTogether; ++i) {
@@ -230,10 +240,10 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
           const int rows = part.rows - first_of(strip);
           if (kSums * 2 * kElementBytes != 128 || p.out.col32 || (rows < 16 && !p.out.rows_end_with_d))
             store_box<kElementBytes, kSums * 2>(p.out, part.row + first_of(strip), rows, column, slot + i * kStagingBytes);
-          else if (is_elected())
+          else if (starts_stores<T>(lane))
             copy_box_out(d, column, static_cast<int>(part.row) + first_of(strip), slot + i * kStagingBytes);
         }
-        if (is_elected()) commit_stores();
+        if (starts_stores<T>(lane)) commit_stores();
       }
     };
     // Plain results are the common ones: their code is straight, without the jumps over all that it does not do.
@@ -311,7 +321,7 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
     if (lane == 0) shared.read[note.stage].arrive();
     note.advance();
   }
-  if (is_elected()) wait_stores_read<0>();
+  if (starts_stores<T>(lane)) wait_stores_read<0>();
 }
 
 template <class T>
@@ -349,7 +359,12 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 
   if (threadIdx.x >= T::kConsumerThreads) {
     give_registers<40>();
-    if (warp == T::kConsumers * 4 && is_elected()) produce<T>(p, a, b, sa, sb, sa4, shared, worker, rank);
+    const unsigned thread = threadIdx.x - T::kConsumerThreads;
+    if constexpr (T::kSpacedCopies) {
+      if (thread == 0 || thread == 32) produce<T>(p, a, b, sa, sb, sa4, shared, worker, rank, thread / 32);
+    } else {
+      if (warp == T::kConsumers * 4 && is_elected()) produce<T>(p, a, b, sa, sb, sa4, shared, worker, rank, 0);
+    }
   } else {
     take_registers<232>();
     consume<T>(p, d, shared);

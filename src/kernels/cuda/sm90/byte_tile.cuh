@@ -60,6 +60,10 @@ struct ByteTile {
                                 : kStrips == 1 && kCount <= 32 && !kScalesOfB                     ? Loop::kPipelined
                                 : kStrips == 1 && kCount >= 64 && kScalesOfB                      ? Loop::kTurns
                                                                                                   : Loop::kFree;
+  /// Large tiles are faster where copies start with pauses between them: two producers, each filling every other stage, that start them
+  /// without is_elected. Small tiles would wait for them.
+  static constexpr bool kSpacedCopies = kLoop != Loop::kDirect && !kSwapped && kTileM >= 128 && kTileN >= 128;
+  static constexpr unsigned kProducers = kSpacedCopies ? 2 : 1;
   static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kCopiedBytes = kStageBytes + (kScalesOfA ? kTileM * 4 : 0) + (kScalesOfB ? kTileN * 4 : 0);
   static constexpr int kNotes = 4;  ///< pieces that the producer may be ahead of the consumers
