@@ -2,7 +2,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "calibrate/second_moment.h"
 #include "device/cuda/runtime.h"
 #include "harness.h"
 #include "io/files.h"
@@ -11,32 +10,13 @@
 #include "methods/cuda/device_fit.h"
 #include "methods/gptq.h"
 #include "methods/hessian.h"
+#include "methods/second_moments.h"
 #include "model/small_model.h"
 #include "narrow/methods.h"
 #include "narrow/model.h"
 
 namespace narrow::cuda::testing {
 namespace {
-
-/// Inputs whose channels are correlated, so that one column can make good another one's error.
-Tensor correlated_inputs(std::int64_t tokens, std::int64_t k) {
-  Tensor x = test::random_values(DType::kF32, {tokens, k}, 7, 1.0f);
-  for (std::int64_t row = 0; row < tokens; ++row)
-    for (std::int64_t col = 1; col < k; ++col) x.as<float>()[row * k + col] += 0.9f * x.as<float>()[row * k + col - 1];
-  return x;
-}
-
-std::vector<double> moment_of(const Tensor& x) {
-  std::vector<double> moment;
-  add_second_moment(x, moment);
-  return moment;
-}
-
-std::vector<double> identity(std::int64_t k) {
-  std::vector<double> moment(static_cast<std::size_t>(k * k), 0.0);
-  for (std::int64_t i = 0; i < k; ++i) moment[static_cast<std::size_t>(i * k + i)] = 1.0;
-  return moment;
-}
 
 bool same(const Buffer& a, const Buffer& b) {
   return a.size() == b.size() && (a.size() == 0 || std::memcmp(a.data(), b.data(), a.size()) == 0);
@@ -61,8 +41,8 @@ TEST(DeviceGptq, MomentsAreTheCpus) {
   const OwnedStream stream;
   for (const auto& [tokens, k] : {std::pair{1, 1}, {5, 3}, {17, 130}, {1024, 64}, {2100, 200}, {1500, 259}}) {
     SCOPED_TRACE(fmt::format("{} tokens of {}", tokens, k));
-    const Tensor x = correlated_inputs(tokens, k);
-    const std::vector<double> expected = moment_of(x);
+    const Tensor x = test::correlated_inputs(tokens, k);
+    const std::vector<double> expected = test::moment_of(x);
     DeviceHessian hessian(k, kDevice, stream);
     hessian.add(to_device(x, kDevice, stream));
     const std::vector<double> diagonal = hessian.diagonal();
@@ -86,10 +66,10 @@ TEST(DeviceGptq, IdentityHessianRoundsToNearest) {
   const Tensor w = test::random_values(DType::kF32, {48, 200}, 1, 0.1f);
   for (const Scheme& scheme : standard_schemes()) {
     if (scheme.element.bits > 16) continue;
-    const FittedWeight fitted = fit_weight(w, scheme, identity(200), {.gptq = true}, kDevice);
+    const FittedWeight fitted = fit_weight(w, scheme, test::identity(200), {.gptq = true}, kDevice);
     EXPECT_TRUE(same(fitted.quantized, quantize(w, scheme))) << scheme.to_string();
     EXPECT_EQ(fitted.loss_before, fitted.loss_after) << scheme.to_string();
-    EXPECT_TRUE(same(fit_weight(w, scheme, identity(200), {.gptq = true, .act_order = true}, kDevice).quantized, quantize(w, scheme)))
+    EXPECT_TRUE(same(fit_weight(w, scheme, test::identity(200), {.gptq = true, .act_order = true}, kDevice).quantized, quantize(w, scheme)))
         << scheme.to_string();
   }
 }
@@ -100,7 +80,7 @@ TEST(DeviceGptq, FirstBlockOfTheSameFactorHasTheCpusCodes) {
   const OwnedStream stream;
   for (const auto& [n, k] : {std::pair{70, 128}, {33, 100}, {5, 7}}) {
     const Tensor w = test::random_values(DType::kF32, {n, k}, 2, 0.1f);
-    const std::vector<double> moment = moment_of(correlated_inputs(600, k));
+    const std::vector<double> moment = test::moment_of(test::correlated_inputs(600, k));
     for (const bool act_order : {false, true}) {
       const HessianFactor factor = *Hessian(moment, k).factor(0.01, act_order);
       DeviceInput input(DeviceHessian(moment, k, kDevice, stream), {.gptq = true, .act_order = act_order});
@@ -120,7 +100,7 @@ TEST(DeviceGptq, FactorsOnTheHostAreTheCpus) {
   NARROW_REQUIRE_DEVICE();
   const OwnedStream stream;
   const std::int64_t k = 140;
-  const std::vector<double> moment = moment_of(correlated_inputs(600, k));
+  const std::vector<double> moment = test::moment_of(test::correlated_inputs(600, k));
   std::vector<double> half = moment;  // below the diagonal nothing is known on the device
   for (std::int64_t i = 0; i < k; ++i)
     for (std::int64_t j = 0; j < i; ++j) half[static_cast<std::size_t>(i * k + j)] = NAN;
@@ -143,7 +123,7 @@ TEST(DeviceGptq, LossesAreTheCpus) {
   NARROW_REQUIRE_DEVICE();
   for (const auto& [n, k] : {std::pair{64, 512}, {51, 400}}) {
     const Tensor w = test::random_values(DType::kBf16, {n, k}, 2, 0.1f);
-    const std::vector<double> moment = moment_of(correlated_inputs(2000, k));
+    const std::vector<double> moment = test::moment_of(test::correlated_inputs(2000, k));
     for (const char* name : kSchemes)
       for (const bool act_order : {false, true}) {
         SCOPED_TRACE(fmt::format("{} {} x {}{}", name, n, k, act_order ? " in order of energy" : ""));
@@ -165,19 +145,19 @@ TEST(DeviceGptq, LossesAreTheCpus) {
 TEST(DeviceGptq, DeadColumnsAndSingularHessians) {
   NARROW_REQUIRE_DEVICE();
   const std::int64_t k = 192;
-  const Tensor w = test::random_values(DType::kF32, {40, k}, 4, 0.1f), x = correlated_inputs(50, k);  // fewer tokens than channels
+  const Tensor w = test::random_values(DType::kF32, {40, k}, 4, 0.1f), x = test::correlated_inputs(50, k);  // fewer tokens than channels
   for (std::int64_t row = 0; row < 50; ++row) x.as<float>()[row * k + 5] = x.as<float>()[row * k + 77] = 0.0f;
   const Scheme scheme = Scheme::parse("int4:row");
-  const std::vector<double> moment = moment_of(x);
+  const std::vector<double> moment = test::moment_of(x);
   const FittedWeight cpu = fit_weight(w, scheme, moment, {.gptq = true}), gpu = fit_weight(w, scheme, moment, {.gptq = true}, kDevice);
   EXPECT_EQ(gpu.dead_columns, 2);
   EXPECT_NEAR(gpu.loss_after, cpu.loss_after, 0.01 * cpu.loss_after);
-  std::vector<double> indefinite = identity(k);
+  std::vector<double> indefinite = test::identity(k);
   indefinite[1] = indefinite[static_cast<std::size_t>(k)] = 100.0;
   const FittedWeight rounded = fit_weight(w, scheme, indefinite, {.gptq = true}, kDevice);
   EXPECT_EQ(rounded.fallback, "the Hessian is not positive definite");
   EXPECT_TRUE(same(rounded.quantized, quantize(w, scheme)));
-  std::vector<double> infinite = identity(k);
+  std::vector<double> infinite = test::identity(k);
   infinite[0] = HUGE_VAL;
   EXPECT_EQ(fit_weight(w, scheme, infinite, {.gptq = true}, kDevice).fallback, "the Hessian is not positive definite");
 }
@@ -186,9 +166,9 @@ TEST(DeviceGptq, RefusesWhatItCannotDo) {
   NARROW_REQUIRE_DEVICE();
   const Tensor w = test::random_values(DType::kF32, {8, 16}, 4, 0.1f);
   const Scheme scheme = Scheme::parse("int4:row");
-  EXPECT_THROW(fit_weight(w, scheme, identity(16), {.gptq = true, .clip = true}, kDevice), Unsupported);
+  EXPECT_THROW(fit_weight(w, scheme, test::identity(16), {.gptq = true, .clip = true}, kDevice), Unsupported);
   w.as<float>()[3] = NAN;
-  EXPECT_THROW(fit_weight(w, scheme, identity(16), {.gptq = true}, kDevice), InvalidArgument);
+  EXPECT_THROW(fit_weight(w, scheme, test::identity(16), {.gptq = true}, kDevice), InvalidArgument);
 }
 
 /// Inputs are rounded to fp16 on the device, by 2^-11, and codes that turn out otherwise change the inputs of later layers: losses agree to

@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "calibrate/second_moment.h"
 #include "io/files.h"
+#include "methods/second_moments.h"
 #include "model/small_model.h"
 #include "narrow/error.h"
 #include "narrow/methods.h"
@@ -24,29 +24,15 @@ bool same(const QuantizedTensor& a, const QuantizedTensor& b) {
   return equal(a.codes, b.codes) && equal(a.scales, b.scales) && equal(a.zero_points, b.zero_points) && a.outer_scale == b.outer_scale;
 }
 
-/// Inputs whose channels are correlated: a random walk along the channels, so that one column can make good another one's error.
-std::vector<double> correlated_moment(std::int64_t tokens, std::int64_t k) {
-  const Tensor x = test::random_values(DType::kF32, {tokens, k}, 7, 1.0f);
-  for (std::int64_t row = 0; row < tokens; ++row)
-    for (std::int64_t col = 1; col < k; ++col) x.as<float>()[row * k + col] += 0.9f * x.as<float>()[row * k + col - 1];
-  std::vector<double> moment;
-  add_second_moment(x, moment);
-  return moment;
-}
-
-std::vector<double> identity(std::int64_t k) {
-  std::vector<double> moment(static_cast<std::size_t>(k * k), 0.0);
-  for (std::int64_t i = 0; i < k; ++i) moment[static_cast<std::size_t>(i * k + i)] = 1.0;
-  return moment;
-}
+std::vector<double> correlated_moment(std::int64_t tokens, std::int64_t k) { return test::moment_of(test::correlated_inputs(tokens, k)); }
 
 TEST(Gptq, IdentityHessianRoundsToNearest) {
   const Tensor w = test::random_values(DType::kF32, {48, 200}, 1, 0.1f);
   for (const Scheme& scheme : standard_schemes()) {
-    const FittedWeight fitted = fit_weight(w, scheme, identity(200), {.gptq = true});
+    const FittedWeight fitted = fit_weight(w, scheme, test::identity(200), {.gptq = true});
     EXPECT_TRUE(same(fitted.quantized, quantize(w, scheme))) << scheme.to_string();
     EXPECT_EQ(fitted.loss_before, fitted.loss_after) << scheme.to_string();
-    EXPECT_TRUE(same(fit_weight(w, scheme, identity(200), {.gptq = true, .act_order = true}).quantized, quantize(w, scheme)))
+    EXPECT_TRUE(same(fit_weight(w, scheme, test::identity(200), {.gptq = true, .act_order = true}).quantized, quantize(w, scheme)))
         << scheme.to_string();
   }
 }
@@ -88,11 +74,11 @@ TEST(Gptq, ClipSearchLowersTheWeightedError) {
     const Scheme scheme = Scheme::parse(name);
     const QuantizedTensor clipped = fit_weight(w, scheme, {}, {.clip = true}).quantized;
     EXPECT_LE(compare(w, dequantize(clipped)).rms, compare(w, dequantize(quantize(w, scheme))).rms) << name;
-    const FittedWeight weighted = fit_weight(w, scheme, identity(256), {.clip = true});
+    const FittedWeight weighted = fit_weight(w, scheme, test::identity(256), {.clip = true});
     EXPECT_LE(weighted.loss_after, weighted.loss_before) << name;
   }
-  EXPECT_LT(fit_weight(w, Scheme::parse("int3:row"), identity(256), {.clip = true}).loss_after,
-            0.7 * fit_weight(w, Scheme::parse("int3:row"), identity(256), {.clip = true}).loss_before);
+  EXPECT_LT(fit_weight(w, Scheme::parse("int3:row"), test::identity(256), {.clip = true}).loss_after,
+            0.7 * fit_weight(w, Scheme::parse("int3:row"), test::identity(256), {.clip = true}).loss_before);
 }
 
 TEST(Gptq, ClipSearchUnderGptqLowersTheLoss) {
@@ -163,7 +149,7 @@ TEST(Gptq, DeadColumnsAreRoundedAndCounted) {
 
 TEST(Gptq, AddsDampingUntilTheHessianCanBeFactored) {
   const Tensor w = test::random_values(DType::kF32, {8, 32}, 6, 0.1f);
-  std::vector<double> moment = identity(32);
+  std::vector<double> moment = test::identity(32);
   moment[33] = -0.05;  // one negative eigenvalue that a damping of 0.1 lifts
   const FittedWeight lifted = fit_weight(w, Scheme::parse("int4:row"), moment, {.gptq = true});
   EXPECT_TRUE(lifted.fallback.empty());
@@ -172,7 +158,7 @@ TEST(Gptq, AddsDampingUntilTheHessianCanBeFactored) {
 
 TEST(Gptq, FallsBackToRoundingByName) {
   const Tensor w = test::random_values(DType::kF32, {8, 32}, 6, 0.1f);
-  std::vector<double> moment = identity(32);
+  std::vector<double> moment = test::identity(32);
   moment[33] = -50.0;
   const FittedWeight indefinite = fit_weight(w, Scheme::parse("int4:row"), moment, {.gptq = true});
   EXPECT_EQ(indefinite.fallback, "the Hessian is not positive definite");
@@ -305,7 +291,7 @@ TEST_F(GptqCheckpoint, WrongUseFailsBeforeAnyComputation) {
       EXPECT_THAT(message(recipe, Method::parse(method), {.statistics = &other}), testing::HasSubstr("of another model")) << method;
   }
   EXPECT_THAT(message(recipe, {.correct = true}, {.statistics = &ranges}), testing::HasSubstr("not statistics"));
-  EXPECT_THROW(fit_weight(test::random_values(DType::kF32, {8, 32}, 1, 1.0f), recipe.scheme, identity(31), {.gptq = true}),
+  EXPECT_THROW(fit_weight(test::random_values(DType::kF32, {8, 32}, 1, 1.0f), recipe.scheme, test::identity(31), {.gptq = true}),
                InvalidArgument);
 }
 
