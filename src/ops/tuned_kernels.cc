@@ -47,8 +47,8 @@ void fill_codes(const Buffer& buffer, unsigned seed, Stream stream) {
 DeviceQuantized random_codes(const Scheme& scheme, std::int64_t rows, std::int64_t k, unsigned seed, Device device, Stream stream) {
   const DeviceQuantized q = allocate_quantized(scheme, {rows, k}, device);
   fill_codes(q.codes, seed, stream);
-  const std::vector<float> ones(q.scales.size() / sizeof(float), 0.015625f);
-  copy_bytes(q.scales.data(), ones.data(), q.scales.size(), stream);
+  const std::vector<float> scales(q.scales.size() / sizeof(float), 0x1p-6f);
+  copy_bytes(q.scales.data(), scales.data(), q.scales.size(), stream);
   synchronize(stream);
   return q;
 }
@@ -131,7 +131,10 @@ std::vector<TunedKernel> time_kernels(std::int64_t m, std::int64_t n, std::int64
   std::vector<ByteProblem> problems;
   const auto make = [&](const Scheme& scheme, std::int64_t rows, unsigned seed) {
     const DeviceQuantized q = random_codes(scheme, rows, k, seed, device, stream);
-    int8 ? ints.push_back(prepare_int8(q, stream, false)) : fp8.push_back(prepare_fp8(q, stream));
+    if (int8)
+      ints.push_back(prepare_int8(q, stream, false));
+    else
+      fp8.push_back(prepare_fp8(q, stream));
     synchronize(stream);
   };
   make(activation, m, 1);
