@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,17 +36,38 @@ struct RopeConfig {
   bool truncate = true;
 };
 
+/// A mixture of experts in place of a layer's MLP: of `count` MLPs every token goes through the `per_token` that a router finds likeliest.
+struct ExpertsConfig {
+  std::int64_t count = 0, per_token = 0, intermediate = 0;
+  bool shares_sum_to_one = true;  ///< else the router's probabilities are the shares, whatever they sum to
+};
+
 /// What config.json says about the architecture.
 struct ModelConfig {
-  std::string model_type;  ///< llama, mistral, qwen2, qwen3
+  std::string model_type;  ///< llama, mistral, mixtral, qwen2, qwen3, qwen3_moe
   std::int64_t hidden = 0, intermediate = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, vocabulary = 0, max_positions = 0;
   float norm_epsilon = 1e-5f;
   bool tied_head = false;
   RopeConfig rope;
   std::vector<std::int64_t> windows;  ///< of attention, one per layer; 0: none
+  std::optional<ExpertsConfig> experts{};
+  std::set<std::int64_t> dense_layers{};  ///< those that have one MLP all the same
   std::optional<std::int64_t> bos{};
   std::vector<std::int64_t> eos{};
+
+  bool has_experts(std::int64_t layer) const { return experts && !dense_layers.contains(layer); }
+  bool norms_heads() const { return model_type.starts_with("qwen3"); }  ///< q and k
 };
+struct MlpModules {
+  std::string gate, up, down;
+};
+/// The modules of a layer's MLP: one, or one for each expert.
+std::vector<MlpModules> mlp_modules(const ModelConfig& config, std::int64_t layer);
+/// What they have between gate, up and down.
+std::int64_t mlp_width(const ModelConfig& config, std::int64_t layer);
+/// The router of a layer with experts.
+std::string router_module(const ModelConfig& config, std::int64_t layer);
+
 /// Throws CorruptFile for a config that is none, Unsupported naming what the executor lacks.
 ModelConfig read_model_config(const Checkpoint& checkpoint);
 /// The same of a config.json alone.
@@ -114,8 +136,8 @@ struct LinearInfo {
 
 class Model {  ///< weights as they were read, ready to run; copying shares them
  public:
-  const ModelConfig& config() const;                ///< sizes and switches of config.json
-  const std::vector<LinearInfo>& linears() const;   ///< the decoder's Linear layers, in order
+  const ModelConfig& config() const;               ///< sizes and switches of config.json
+  const std::vector<LinearInfo>& linears() const;  ///< the decoder's Linear layers, in order
   /// Bits per weight of the decoder's Linear layers, scales included; bytes of all weights as stored.
   double bits_per_weight() const;
   std::uint64_t weight_bytes() const;
@@ -168,14 +190,15 @@ struct LayerInputs {
   /// Where asked for: the same of the model as it was read, and, for modules whose output is added to the stream, what that model's stream
   /// has over this one's before the addition, [tokens, hidden]; empty for the others.
   std::span<const Tensor> plain{}, missing{};
-  std::span<const std::size_t> chunk_ends{};  ///< of inputs, plain and missing: where each chunk of the text ends
+  std::span<const std::size_t> chunk_ends{};       ///< of inputs, plain and missing: where each chunk of the text ends
   std::function<void(const Tensor& part)> read{};  ///< to be told of parts that were read: spilled ones then leave memory
 };
 /// The weights that it gives back take the place of the model's own in everything that follows.
 using LayerVisitor = std::function<std::map<std::string, QuantizedTensor>(const LayerInputs& layer)>;
 /// Reads windows of tokens layer by layer: q, k, v; o; gate, up; down of the first layer, then of the next. Every input is computed with
-/// the weights that the visitor put in place before it. Holds the model, the stream and one input of all tokens; `with_plain`: two of each.
-/// `spill`: a directory that streams and inputs of all tokens are kept in, in place of memory; empty: none.
+/// the weights that the visitor put in place before it. Experts come one after the other, each with the rows that it sees; one that sees
+/// none is not shown. Holds the model, the stream and one input of all tokens (of experts: also what they read and give); `with_plain`: two
+/// of each, and no experts. `spill`: a directory that streams and inputs of all tokens are kept in, in place of memory; empty: none.
 void walk_layers(const std::filesystem::path& path, std::span<const std::vector<std::int32_t>> windows, bool with_plain,
                  const LayerVisitor& visit, const std::filesystem::path& spill = {});
 

@@ -29,15 +29,16 @@ struct ActivationScheme {
 
 /// What calibration found for one module's input.
 struct StaticScale {
-  float scale = 1.0f;       ///< of one scale per tensor; of a scheme with an outer scale, that one
+  float scale = 1.0f;  ///< of one scale per tensor; of a scheme with an outer scale, that one
   std::uint8_t zero_point = 0;
 };
 
 /// The activations of the quantized Linear layers.
 struct ActivationRecipe {
   ActivationScheme scheme{};
-  std::vector<std::pair<std::string, std::optional<ActivationScheme>>> rules{};  ///< the first that matches a module replaces it; nothing: fp32
-  std::map<std::string, StaticScale> scales{};                                   ///< by module; every static one needs its own
+  std::vector<std::pair<std::string, std::optional<ActivationScheme>>>
+      rules{};                                  ///< the first that matches a module replaces it; nothing: fp32
+  std::map<std::string, StaticScale> scales{};  ///< by module; every static one needs its own
 
   /// What becomes of a module's input.
   std::optional<ActivationScheme> scheme_of(std::string_view module) const;
@@ -59,12 +60,12 @@ OnNonFinite parse_on_nonfinite(std::string_view name);
 /// ".weight"), the last part of one ("lm_head"), or "re:" and a regular expression that matches from the start.
 struct Recipe {
   Scheme scheme{};
-  std::vector<std::string> targets{};                     ///< empty: the weights of Linear layers
-  std::vector<std::string> ignore{"lm_head"};             ///< wins over targets; embeddings and norms are never Linear
-  std::vector<std::pair<std::string, Scheme>> rules{};    ///< the first that matches replaces the scheme
+  std::vector<std::string> targets{};                   ///< empty: the weights of Linear layers
+  std::vector<std::string> ignore{"lm_head"};           ///< wins over targets; embeddings, norms and routers of experts are not Linear
+  std::vector<std::pair<std::string, Scheme>> rules{};  ///< the first that matches replaces the scheme
   QuantizeOptions options{};
   OnNonFinite on_nonfinite = OnNonFinite::kError;
-  std::optional<ActivationRecipe> activations{};          ///< none: weight-only
+  std::optional<ActivationRecipe> activations{};  ///< none: weight-only
 
   /// A scheme, or a preset by its name: weights and activations together.
   static Recipe of(std::string_view scheme_or_preset);
@@ -91,8 +92,8 @@ enum class Fate : std::uint8_t { kQuantize, kCopy };  ///< what becomes of a ten
 struct PlannedTensor {
   std::string name;
   Fate fate = Fate::kCopy;
-  Scheme scheme{};           ///< where quantized
-  std::string reason;        ///< "Linear weight", "ignored by lm_head", "norm: not a matrix", ...
+  Scheme scheme{};     ///< where quantized
+  std::string reason;  ///< "Linear weight", "ignored by lm_head", "norm: not a matrix", ...
   DType dtype = DType::kF32;
   Shape shape;
   std::uint64_t bytes_before = 0, bytes_after = 0;
@@ -101,12 +102,12 @@ struct PlannedTensor {
 /// What quantizing would do, computed without reading a value.
 struct Plan {
   std::vector<PlannedTensor> tensors;
-  std::uint64_t bytes_before = 0;        ///< of all tensors
-  std::uint64_t bytes_after = 0;         ///< of all tensors; exact
-  std::uint64_t file_bytes = 0;          ///< of the tensor files to be written, headers included; exact
-  double bits_per_weight = 0.0;          ///< over the quantized tensors, scales included
-  std::uint64_t peak_memory = 0;         ///< bytes of buffers at the largest tensor
-  std::uint64_t free_disk = 0;           ///< where the output would go
+  std::uint64_t bytes_before = 0;  ///< of all tensors
+  std::uint64_t bytes_after = 0;   ///< of all tensors; exact
+  std::uint64_t file_bytes = 0;    ///< of the tensor files to be written, headers included; exact
+  double bits_per_weight = 0.0;    ///< over the quantized tensors, scales included
+  std::uint64_t peak_memory = 0;   ///< bytes of buffers at the largest tensor
+  std::uint64_t free_disk = 0;     ///< where the output would go
 };
 Plan plan_quantize(const Checkpoint& input, const Recipe& recipe, const std::filesystem::path& output_place);
 
@@ -147,7 +148,7 @@ struct QuantizeReport {
   std::vector<TensorResult> tensors;
   std::vector<KeptTensor> kept;
   double seconds = 0.0;
-  double sqnr_db = 0.0;   ///< over all quantized values together
+  double sqnr_db = 0.0;  ///< over all quantized values together
 };
 
 /// Writes the quantized checkpoint to `output` (a directory that does not exist, or is empty). Streaming: buffers for

@@ -27,6 +27,11 @@ std::vector<Reader> quantized_readers(const Checkpoint& input, const Plan& plan,
   return readers;
 }
 
+/// An expert that no token of the text went through keeps its channels; everything else was seen, or `of` says that it was not.
+bool is_seen(const SeenInputs& seen, const ChannelLink& link) {
+  return seen.statistics.shared.contains(link.readers.front()) || link.readers.front().find(".experts.") == std::string::npos;
+}
+
 /// x with its columns multiplied by s, or divided.
 Tensor with_columns(const Tensor& x, const std::vector<float>& s, bool divide) {
   const std::int64_t k = x.shape().back();
@@ -82,8 +87,9 @@ ChannelFactors smooth_factors(const Checkpoint& input, const Recipe& recipe, con
   ChannelFactors factors;
   for (const ChannelLink& link : channel_links(read_matching_config(input))) {
     const std::vector<Reader> readers = quantized_readers(input, plan, link);
-    const auto activation = recipe.activations ? recipe.activations->scheme_of(link.readers.front()) : std::nullopt;
-    if (readers.empty() || !activation) continue;
+    if (readers.empty() || !is_seen(seen, link)) continue;
+    const auto activation = recipe.activations ? recipe.activations->scheme_of(readers.front().module) : std::nullopt;
+    if (!activation) continue;
     const std::vector<float>& channel_max = seen.statistics.of(link.readers.front()).channel_max;
     std::vector<double> inputs(channel_max.begin(), channel_max.end()), weights(inputs.size(), 0.0);
     for (const Reader& reader : readers)
@@ -132,7 +138,7 @@ ChannelFactors awq_factors(const Checkpoint& input, const Plan& plan, const Seen
   ChannelFactors factors;
   for (const ChannelLink& link : channel_links(read_matching_config(input))) {
     const std::vector<Reader> readers = quantized_readers(input, plan, link);
-    if (readers.empty()) continue;
+    if (readers.empty() || !is_seen(seen, link)) continue;
     const std::int64_t k = static_cast<std::int64_t>(link.source_of.size());
     const Hessian hessian(seen.statistics.of(link.readers.front()).second_moment, k);
     std::vector<double> energy = hessian.diagonal();

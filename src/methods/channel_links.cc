@@ -35,14 +35,19 @@ std::vector<ChannelLink> channel_links(const ModelConfig& config) {
   for (std::int64_t c = 0; c < config.heads * config.head_dim; ++c)
     shared.push_back(c / config.head_dim / group * config.head_dim + c % config.head_dim);
   for (std::int64_t i = 0; i < config.layers; ++i) {
-    const std::string layer = fmt::format("model.layers.{}.", i), attention = layer + "self_attn.", mlp = layer + "mlp.";
+    const std::string layer = fmt::format("model.layers.{}.", i), attention = layer + "self_attn.";
     links.push_back({layer + "input_layernorm",
                      config.hidden,
                      {attention + "q_proj", attention + "k_proj", attention + "v_proj"},
                      identity(config.hidden)});
     links.push_back({attention + "v_proj", config.kv_heads * config.head_dim, {attention + "o_proj"}, shared});
-    links.push_back({layer + "post_attention_layernorm", config.hidden, {mlp + "gate_proj", mlp + "up_proj"}, identity(config.hidden)});
-    links.push_back({mlp + "up_proj", config.intermediate, {mlp + "down_proj"}, identity(config.intermediate)});
+    const std::vector<MlpModules> mlps = mlp_modules(config, i);
+    ChannelLink& norm =
+        links.emplace_back(layer + "post_attention_layernorm", config.hidden, std::vector<std::string>(), identity(config.hidden));
+    if (config.has_experts(i)) norm.readers.push_back(router_module(config, i));
+    for (const MlpModules& mlp : mlps) norm.readers.insert(norm.readers.end(), {mlp.gate, mlp.up});
+    const std::int64_t width = mlp_width(config, i);
+    for (const MlpModules& mlp : mlps) links.push_back({mlp.up, width, {mlp.down}, identity(width)});
   }
   return links;
 }

@@ -14,12 +14,12 @@ namespace narrow {
 struct ChannelLink {
   std::string source;
   std::int64_t channels = 0;            ///< of the source
-  std::vector<std::string> readers;     ///< modules; all have the same input
+  std::vector<std::string> readers;     ///< modules; the first one sees all of the input, experts the rows that a router sends them
   std::vector<std::int64_t> source_of;  ///< the source's channel behind each column of the readers
 };
 
 /// Of every layer: input_layernorm to q, k, v; v to o (the query heads of a group share their factors); post_attention_layernorm to gate,
-/// up; up to down, since its output is multiplied with the gate's element by element.
+/// up of every expert and to the router; up to down, since its output is multiplied with the gate's element by element.
 std::vector<ChannelLink> channel_links(const ModelConfig& config);
 
 /// The changes that divide the channels of sources by `factors` and multiply the readers' columns; the function stays the same.

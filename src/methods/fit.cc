@@ -104,8 +104,7 @@ void check_numbers(const Method& method) {
 
 }  // namespace
 
-FittedWeight fit_weight(const Tensor& w, const Scheme& scheme, std::span<const double> second_moment, const Method& method,
-                        Device device) {
+FittedWeight fit_weight(const Tensor& w, const Scheme& scheme, std::span<const double> second_moment, const Method& method, Device device) {
   check_numbers(method);
   if (w.rank() != 2) throw InvalidArgument(fmt::format("a weight is a matrix [n, k], not {}", to_string(w.shape())));
   const std::int64_t k = w.shape()[1];
@@ -274,6 +273,12 @@ void check_method(const Method& method, const Recipe& recipe, const Plan& plan, 
     throw InvalidArgument(fmt::format("the method {} rounds to nearest even and saturates; leave rounding and overflow as they are", name));
   check_blocks(method, plan);
   check_rules(recipe, plan);
+}
+
+void check_layers(const Method& method, const Checkpoint& input) {
+  if ((method.correct || method.tune) && read_model_config(input).experts)
+    throw Unsupported(fmt::format("the step {} goes through layers with one MLP, and the model has mixtures of experts; leave it out",
+                                  method.correct ? "correct" : "tune"));
 }
 
 namespace {

@@ -62,6 +62,7 @@ MethodReport quantize_checkpoint(const fs::path& input, const fs::path& output, 
     const QuantizeRun trial(input, recipe, output);  // everything that is wrong is wrong before the first computation
     trial.check_output(output);
     check_method(method, recipe, trial.plan(), calibration);
+    check_layers(method, trial.input());
     if (!how.device.is_cpu()) check_device_run(method, how);
   }
   MethodReport report;
@@ -92,8 +93,8 @@ MethodReport quantize_checkpoint(const fs::path& input, const fs::path& output, 
   };
   report.files = execute(*run, output, {.fitted = of, .fits_to_inputs = method.needs_hessian() || method.tune}, how.progress);
   if (journal) journal->remove();
-  report.fallbacks = std::count_if(report.modules.begin(), report.modules.end(),
-                                   [](const FittedModule& module) { return !module.fallback.empty(); });
+  report.fallbacks =
+      std::count_if(report.modules.begin(), report.modules.end(), [](const FittedModule& module) { return !module.fallback.empty(); });
   return report;
 }
 

@@ -14,6 +14,8 @@ namespace {
 constexpr std::string_view kWeight = ".weight";
 constexpr std::string_view kLinear = "Linear";
 constexpr std::string_view kExpression = "re:";
+/// A Linear layer too, but a small one whose rounding sends tokens to other experts.
+constexpr std::string_view kRouter = "router of experts";
 
 std::string_view module_of(std::string_view name) {
   if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
@@ -38,25 +40,28 @@ bool is_norm(std::string_view module) {
   return has_any(part, {"norm", "Norm", "ln_"}) || part == "ln" || part == "ln1" || part == "ln2" || part == "ln0";
 }
 
-/// Why a tensor is not a Linear layer's weight; empty where it is.
+/// Why a tensor is left alone unless a target names it; empty for a Linear layer's weight.
 std::string not_linear(std::string_view name, const Shape& shape) {
   const std::string_view module = module_of(name);
   if (is_norm(module)) return "norm";
   if (is_embedding(module)) return "embedding";
   if (!name.ends_with(kWeight)) return "not a weight";
   if (shape.size() != 2) return fmt::format("rank {}, not a matrix", shape.size());
+  if (last_part(module) == "gate" || last_part(module) == "router") return std::string(kRouter);
   return {};
 }
 
 void check_scheme(const Scheme& scheme) {
   if (scheme.element.bits == 0) throw InvalidArgument("recipe: it has no scheme; name one such as int8:row");
-  if (scheme.element.bits > 16) throw InvalidArgument(fmt::format("recipe: {} is not narrower than the tensors; name a scheme of at most 16 bits", scheme.to_string()));
+  if (scheme.element.bits > 16)
+    throw InvalidArgument(fmt::format("recipe: {} is not narrower than the tensors; name a scheme of at most 16 bits", scheme.to_string()));
 }
 
 class Pattern {
  public:
   explicit Pattern(const std::string& text) : text_(text) {
-    if (text.empty()) throw InvalidArgument("recipe: a pattern is empty; use a tensor's name, a module's name, Linear, or re: and a regular expression");
+    if (text.empty())
+      throw InvalidArgument("recipe: a pattern is empty; use a tensor's name, a module's name, Linear, or re: and a regular expression");
     if (text.starts_with(kExpression)) regex_.emplace(text.substr(kExpression.size()));
   }
 
@@ -76,7 +81,10 @@ class Pattern {
 
 }  // namespace
 
-bool is_linear_weight(std::string_view name, const Shape& shape) { return not_linear(name, shape).empty(); }
+bool is_linear_weight(std::string_view name, const Shape& shape) {
+  const std::string other = not_linear(name, shape);
+  return other.empty() || other == kRouter;
+}
 
 struct RecipeMatcher::Patterns {
   std::vector<Pattern> targets, ignore;
@@ -96,7 +104,8 @@ RecipeMatcher::~RecipeMatcher() = default;
 RecipeMatcher::Decision RecipeMatcher::decide(std::string_view name, DType dtype, const Shape& shape) const {
   if (!is_floating(dtype)) return {.reason = fmt::format("{}: not F32, F16 or BF16", name_of(dtype))};
   for (const Pattern& pattern : patterns_->ignore)
-    if (pattern.matches(name) || (pattern.is_linear() && not_linear(name, shape).empty())) return {.reason = "ignored by " + pattern.text()};
+    if (pattern.matches(name) || (pattern.is_linear() && not_linear(name, shape).empty()))
+      return {.reason = "ignored by " + pattern.text()};
   Decision decision{Fate::kQuantize, scheme_, "Linear weight"};
   const std::string other = not_linear(name, shape);
   bool chosen = patterns_->targets.empty() && other.empty();

@@ -97,11 +97,17 @@ TensorChanges rotated(const Checkpoint& input) {
     const std::string layer = fmt::format("model.layers.{}.", i);
     const std::string attention = layer + "input_layernorm.weight", mlp = layer + "post_attention_layernorm.weight";
     for (const char* name : {"q_proj", "k_proj", "v_proj"}) norm_of[fmt::format("{}self_attn.{}.weight", layer, name)] = attention;
-    for (const char* name : {"gate_proj", "up_proj"}) norm_of[fmt::format("{}mlp.{}.weight", layer, name)] = mlp;
-    for (const std::string& name : {attention, mlp, layer + "self_attn.o_proj.weight", layer + "mlp.down_proj.weight"})
-      changes.types[name] = DType::kF32;
-    for (const char* name : {"self_attn.o_proj.bias", "mlp.down_proj.bias", "self_attn.v_proj.bias"})
-      if (input.contains(layer + name)) changes.types[layer + name] = DType::kF32;
+    std::vector<std::string> into_stream{layer + "self_attn.o_proj"};
+    for (const MlpModules& modules : mlp_modules(config, i)) {
+      for (const std::string& name : {modules.gate, modules.up}) norm_of[name + ".weight"] = mlp;
+      into_stream.push_back(modules.down);
+    }
+    if (config.has_experts(i)) norm_of[router_module(config, i) + ".weight"] = mlp;
+    for (const std::string& name : {attention, mlp}) changes.types[name] = DType::kF32;
+    for (const std::string& name : into_stream) changes.types[name + ".weight"] = DType::kF32;
+    into_stream.push_back(layer + "self_attn.v_proj");
+    for (const std::string& name : into_stream)
+      if (input.contains(name + ".bias")) changes.types[name + ".bias"] = DType::kF32;
   }
   for (const auto& [name, norm] : norm_of)
     if (name != head) changes.types[name] = DType::kF32;

@@ -54,6 +54,7 @@ void ShardedQuantize::check_fit(const Method& method, bool has_text) const {
   if (!method.chooses_codes()) throw InvalidArgument(fmt::format("the method {} fits nothing", method.to_string()));
   const std::vector<std::vector<std::int32_t>> some(1);
   check_method(method, state_->run.recipe(), state_->run.plan(), {.windows = has_text ? std::span(some) : std::span(some).first(0)});
+  check_layers(method, state_->run.input());
 }
 
 std::vector<std::string> ShardedQuantize::planned(std::span<const std::string> modules) const {

@@ -1,4 +1,5 @@
-/// config.json to ModelConfig: Llama, Mistral, Qwen2 and Qwen3; whatever the executor would compute differently is refused by name.
+/// config.json to ModelConfig: Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3's mixture of experts; whatever the executor would compute
+/// differently is refused by name.
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +18,7 @@ namespace {
 
 using io::Json;
 
-constexpr std::int64_t kLargestDimension = std::int64_t{1} << 24, kMostLayers = std::int64_t{1} << 14;
+constexpr std::int64_t kLargestDimension = std::int64_t{1} << 24, kMostLayers = std::int64_t{1} << 14, kMostExperts = std::int64_t{1} << 12;
 
 class Reader {
  public:
@@ -72,6 +73,7 @@ class Reader {
   std::string model_type() const;
   RopeConfig rope(std::int64_t max_positions) const;
   std::vector<std::int64_t> windows(const ModelConfig& config) const;
+  void experts(ModelConfig& config) const;
   std::vector<std::int64_t> token_ids(const char* key) const;
 
  private:
@@ -81,8 +83,9 @@ class Reader {
 
 std::string Reader::model_type() const {
   const std::string type = text("model_type", "");
-  if (type == "llama" || type == "mistral" || type == "qwen2" || type == "qwen3") return type;
-  unsupported(fmt::format("the executor has llama, mistral, qwen2 and qwen3, but no architecture {}",
+  for (const char* known : {"llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"})
+    if (type == known) return type;
+  unsupported(fmt::format("the executor has llama, mistral, mixtral, qwen2, qwen3 and qwen3_moe, but no architecture {}",
                           type.empty() ? "(model_type is missing)" : io::in_quotes(type)));
 }
 
@@ -129,20 +132,48 @@ RopeConfig Reader::rope(std::int64_t max_positions) const {
   return rope;
 }
 
-/// Mistral: one window for all layers. Qwen: the layers that layer_types (or max_window_layers) names, where use_sliding_window says so.
+/// Mistral and Mixtral: one window for all layers. Qwen: the layers that layer_types (or max_window_layers) names, where use_sliding_window
+/// says so.
 std::vector<std::int64_t> Reader::windows(const ModelConfig& config) const {
   std::vector<std::int64_t> windows(static_cast<std::size_t>(config.layers), 0);
   if (find("sliding_window") == nullptr || config.model_type == "llama") return windows;
-  if (config.model_type != "mistral" && !flag("use_sliding_window", false)) return windows;
+  const bool slides_everywhere = config.model_type == "mistral" || config.model_type == "mixtral";
+  if (!slides_everywhere && !flag("use_sliding_window", false)) return windows;
   const std::int64_t window = dimension("sliding_window");
-  const Json* types = config.model_type == "mistral" ? nullptr : find("layer_types");
-  const std::int64_t first = config.model_type == "mistral" ? 0 : whole("max_window_layers", number("max_window_layers", 28.0));
+  const Json* types = slides_everywhere ? nullptr : find("layer_types");
+  const std::int64_t first = slides_everywhere ? 0 : whole("max_window_layers", number("max_window_layers", 28.0));
   if (types != nullptr && (!types->is_array() || types->size() != windows.size())) corrupt("layer_types does not have one entry per layer");
   for (std::size_t i = 0; i < windows.size(); ++i) {
     const bool slides = types != nullptr ? (*types)[i] == "sliding_attention" : static_cast<std::int64_t>(i) >= first;
     if (slides) windows[i] = window;
   }
   return windows;
+}
+
+/// Mixtral: in every layer, of intermediate_size. Qwen3: of moe_intermediate_size, in every decoder_sparse_step'th layer that
+/// mlp_only_layers does not name.
+void Reader::experts(ModelConfig& config) const {
+  const bool is_mixtral = config.model_type == "mixtral";
+  if (!is_mixtral && config.model_type != "qwen3_moe") return;
+  ExpertsConfig& experts = config.experts.emplace();
+  experts.count = dimension(find("num_experts") != nullptr ? "num_experts" : "num_local_experts");
+  if (experts.count > kMostExperts) corrupt(fmt::format("it has {} experts; narrow takes {} at most", experts.count, kMostExperts));
+  experts.per_token = dimension("num_experts_per_tok");
+  if (experts.per_token > experts.count)
+    corrupt(fmt::format("a token goes through {} experts and there are {}", experts.per_token, experts.count));
+  experts.intermediate = is_mixtral ? config.intermediate : dimension("moe_intermediate_size");
+  if (is_mixtral) return;
+  experts.shares_sum_to_one = flag("norm_topk_prob", false);
+  const std::int64_t step = dimension("decoder_sparse_step", 1);
+  for (std::int64_t i = 0; i < config.layers; ++i)
+    if ((i + 1) % step != 0) config.dense_layers.insert(i);
+  const Json* dense = find("mlp_only_layers");
+  if (dense == nullptr) return;
+  if (!dense->is_array()) corrupt("mlp_only_layers is no list of layers");
+  for (const Json& layer : *dense) {
+    if (!layer.is_number_integer()) corrupt(fmt::format("mlp_only_layers has {}, which is no layer", io::in_quotes(layer.dump())));
+    config.dense_layers.insert(layer.get<std::int64_t>());
+  }
 }
 
 std::vector<std::int64_t> Reader::token_ids(const char* key) const {
@@ -164,7 +195,8 @@ ModelConfig parse(const Json& json, const std::filesystem::path& path) {
   config.hidden = reader.dimension("hidden_size");
   config.intermediate = reader.dimension("intermediate_size");
   config.layers = reader.dimension("num_hidden_layers");
-  if (config.layers > kMostLayers) reader.corrupt(fmt::format("num_hidden_layers is {}; narrow takes {} at most", config.layers, kMostLayers));
+  if (config.layers > kMostLayers)
+    reader.corrupt(fmt::format("num_hidden_layers is {}; narrow takes {} at most", config.layers, kMostLayers));
   config.heads = reader.dimension("num_attention_heads");
   config.kv_heads = reader.dimension("num_key_value_heads", config.heads);
   config.head_dim = reader.dimension("head_dim", std::max<std::int64_t>(1, config.hidden / config.heads));
@@ -180,6 +212,7 @@ ModelConfig parse(const Json& json, const std::filesystem::path& path) {
     reader.unsupported(fmt::format("the executor has silu between gate and down_proj, but not {}", io::in_quotes(activation)));
   config.rope = reader.rope(config.max_positions);
   config.windows = reader.windows(config);
+  reader.experts(config);
   if (const auto bos = reader.token_ids("bos_token_id"); !bos.empty()) config.bos = bos.front();
   config.eos = reader.token_ids("eos_token_id");
   return config;

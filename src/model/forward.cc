@@ -1,5 +1,5 @@
-/// The decoder: embedding; per layer attention and a gated MLP, each behind an RMSNorm and added to the stream; norm and head.
-/// All layers for some sequences (forward), or one layer after the other for all of a text (walk_layers).
+/// The decoder: embedding; per layer attention and a gated MLP or a mixture of them, each behind an RMSNorm and added to the stream; norm
+/// and head. All layers for some sequences (forward), or one layer after the other for all of a text (walk_layers).
 
 #include <algorithm>
 #include <array>
@@ -16,6 +16,7 @@
 #include "model/cuda/device_decoder.h"
 #include "model/kv_cache.h"
 #include "model/rope.h"
+#include "model/router.h"
 #include "model/text_batches.h"
 #include "model/weights.h"
 #include "narrow/error.h"
@@ -71,6 +72,12 @@ Tensor silu_multiply(const Tensor& gate, const Tensor& up) {
                    gate.shape());
 }
 
+Tensor sum_of(const Tensor& a, const Tensor& b) {
+  Tensor sum = Tensor::empty(DType::kF32, a.shape());
+  for (std::int64_t i = 0; i < a.size(); ++i) sum.as<float>()[i] = a.as<float>()[i] + b.as<float>()[i];
+  return sum;
+}
+
 /// The rows of the batch that belong to a sequence, and where they stand in it.
 struct Span {
   KvCache::State* cache = nullptr;
@@ -116,17 +123,25 @@ class Forward {
       observe({&w.o}, mixed);
       add(w.o, mixed);
       const Tensor mlp = mlp_input(i);
-      observe({&w.gate, &w.up}, mlp);
-      const Tensor gated = gate(i, mlp);
-      observe({&w.down}, gated);
-      add(w.down, gated);
+      if (w.router) observe({&*w.router}, mlp);
+      route(i, mlp);
+      for (std::size_t e = 0; e < w.mlps.size(); ++e) {
+        const Tensor seen = expert_input(e, mlp);
+        if (seen.size() == 0) continue;
+        observe({&w.mlps[e].gate, &w.mlps[e].up}, seen);
+        const Tensor gated = gate(i, e, seen);
+        observe({&w.mlps[e].down}, gated);
+        add_mlp(i, e, gated);
+      }
+      finish_mlps();
     }
     for (Span& span : spans_) span.cache->size += span.tokens;
     if (logits == Logits::kLast) x_ = last_rows();
     return LinearInput(rms_norm(x_, state_.final_norm, config_.norm_epsilon)).through(state_.head);
   }
 
-  // One layer's steps, each from the one before: input of q, k and v; of o; of gate and up; of down.
+  // One layer's steps, each from the one before: input of q, k and v; of o; of the MLPs; then for each of them (the only one, or an expert
+  // and the rows that it sees) input of gate and up; of down.
   void start() { x_ = embed(); }
   Tensor attention_input(std::size_t index) const { return rms_norm(x_, state_.layers[index].attention_norm, config_.norm_epsilon); }
   Tensor mix(std::size_t index, const Tensor& x) {
@@ -139,11 +154,31 @@ class Forward {
     return attend(index, q, k, v);
   }
   Tensor mlp_input(std::size_t index) const { return rms_norm(x_, state_.layers[index].mlp_norm, config_.norm_epsilon); }
-  Tensor gate(std::size_t index, const Tensor& x) const {
+  void route(std::size_t index, const Tensor& mlp_input) {
     const LayerWeights& w = state_.layers[index];
+    routes_.clear();
+    if (!w.router) return;
+    routes_ = model::route_rows(LinearInput(mlp_input).through(*w.router), *config_.experts);
+    experts_sum_ = Tensor::empty(DType::kF32, x_.shape());
+    std::fill_n(experts_sum_.as<float>(), experts_sum_.size(), 0.0f);
+  }
+  Tensor expert_input(std::size_t expert, const Tensor& mlp_input) const {
+    return routes_.empty() ? mlp_input : model::routed_rows(mlp_input, routes_[expert]);
+  }
+  Tensor gate(std::size_t index, std::size_t expert, const Tensor& x) const {
+    const model::GatedMlp& mlp = state_.layers[index].mlps[expert];
     LinearInput input(x);
-    const Tensor gate = input.through(w.gate);
-    return silu_multiply(gate, input.through(w.up));
+    const Tensor gate = input.through(mlp.gate);
+    return silu_multiply(gate, input.through(mlp.up));
+  }
+  void add_mlp(std::size_t index, std::size_t expert, const Tensor& gated) {
+    const Linear& down = state_.layers[index].mlps[expert].down;
+    if (routes_.empty()) return add(down, gated);
+    model::add_routed(experts_sum_, LinearInput(gated).through(down), routes_[expert]);
+  }
+  void finish_mlps() {
+    if (!routes_.empty()) x_ = sum_of(x_, experts_sum_);
+    experts_sum_ = {};
   }
   /// Adds o or down of x to the stream.
   void add(const Linear& linear, const Tensor& x) { x_ = LinearInput(x).through(linear, x_); }
@@ -261,6 +296,8 @@ class Forward {
   std::vector<std::int64_t> tokens_;
   std::int64_t rows_ = 0;
   Tensor x_;                                    ///< the stream [rows, hidden]
+  std::vector<model::Route> routes_;            ///< of the layer at hand; empty: it has one MLP
+  Tensor experts_sum_;                          ///< what its experts gave so far
   std::vector<std::array<Buffer, 2>> decoded_;  ///< fp32 keys and values of narrow caches, one layer at a time
 };
 
@@ -312,14 +349,28 @@ class Walk {
   void to_o(std::size_t i) {
     each([&](Forward& batch, const Tensor& x) { return batch.mix(i, x); });
   }
-  void to_mlp(std::size_t i) {
-    each([&](Forward& batch, const Tensor& x) { return batch.add(layer(i).o, x), batch.mlp_input(i); });
+  void to_mlps(std::size_t i) {
+    each([&](Forward& batch, const Tensor& x) {
+      batch.add(layer(i).o, x);
+      const Tensor input = batch.mlp_input(i);
+      batch.route(i, input);
+      return input;
+    });
+    if (layer(i).router) mlp_inputs_ = inputs_;
   }
-  void to_down(std::size_t i) {
-    each([&](Forward& batch, const Tensor& x) { return batch.gate(i, x); });
+  void to_expert(std::size_t i, std::size_t expert) {
+    if (!layer(i).router) return;  // its input is that of all rows
+    for (std::size_t b = 0; b < batches_.size(); ++b) inputs_[b] = spill_.keep(batches_[b].expert_input(expert, mlp_inputs_[b]));
   }
-  void finish(std::size_t i) {
-    each([&](Forward& batch, const Tensor& x) { return batch.add(layer(i).down, x), Tensor(); });
+  void to_down(std::size_t i, std::size_t expert) {
+    each([&](Forward& batch, const Tensor& x) { return batch.gate(i, expert, x); });
+  }
+  void add_mlp(std::size_t i, std::size_t expert) {
+    each([&](Forward& batch, const Tensor& x) { return batch.add_mlp(i, expert, x), Tensor(); });
+  }
+  void finish() {
+    mlp_inputs_.clear();
+    each([&](Forward& batch, const Tensor&) { return batch.finish_mlps(), Tensor(); });
   }
 
   /// The other walk's streams less this one's.
@@ -352,6 +403,7 @@ class Walk {
   std::vector<KvCache> caches_;
   std::vector<Forward> batches_;
   std::vector<Tensor> inputs_;
+  std::vector<Tensor> mlp_inputs_;  ///< of a layer's MLPs, before the rows of each expert are picked
   std::vector<std::size_t> chunk_ends_;
 };
 
@@ -363,17 +415,19 @@ void walk_layers(const std::filesystem::path& path, std::span<const std::vector<
   Walk walk(path, windows, spill);
   std::optional<Walk> plain;
   if (with_plain) plain.emplace(path, windows, spill);
-  const auto step = [&](void (Walk::*go)(std::size_t), std::size_t layer) {
-    (walk.*go)(layer);
-    if (plain) ((*plain).*go)(layer);
+  const auto step = [&](auto go, auto... where) {
+    (walk.*go)(where...);
+    if (plain) ((*plain).*go)(where...);
   };
   const auto show = [&](std::initializer_list<Linear*> linears, bool joins_stream) {
+    const std::span<const Tensor> parts = walk.inputs();
+    if (std::all_of(parts.begin(), parts.end(), [](const Tensor& x) { return x.size() == 0; })) return;  // an expert without a row
     std::vector<std::string> modules;
     for (const Linear* linear : linears) modules.push_back(linear->module);
     std::vector<Tensor> missing;
     if (plain && joins_stream) missing = walk.missing(*plain);
     const std::map<std::string, QuantizedTensor> replaced =
-        visit({modules, walk.inputs(), plain ? plain->inputs() : std::span<const Tensor>(), missing, walk.chunk_ends(),
+        visit({modules, parts, plain ? plain->inputs() : std::span<const Tensor>(), missing, walk.chunk_ends(),
                [&](const Tensor& part) { spill.rest(part); }});
     for (Linear* linear : linears)
       if (const auto found = replaced.find(linear->module); found != replaced.end()) linear->weight = prepare(found->second);
@@ -384,11 +438,15 @@ void walk_layers(const std::filesystem::path& path, std::span<const std::vector<
     show({&w.q, &w.k, &w.v}, false);
     step(&Walk::to_o, i);
     show({&w.o}, true);
-    step(&Walk::to_mlp, i);
-    show({&w.gate, &w.up}, false);
-    step(&Walk::to_down, i);
-    show({&w.down}, true);
-    step(&Walk::finish, i);
+    step(&Walk::to_mlps, i);
+    for (std::size_t e = 0; e < w.mlps.size(); ++e) {
+      step(&Walk::to_expert, i, e);
+      show({&w.mlps[e].gate, &w.mlps[e].up}, false);
+      step(&Walk::to_down, i, e);
+      show({&w.mlps[e].down}, true);
+      step(&Walk::add_mlp, i, e);
+    }
+    step(&Walk::finish);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "device/float_environment.h"
 #include "dispatch/attention.h"
+#include "narrow/error.h"
 #include "tensor/transposed.h"
 
 namespace narrow::model {
@@ -168,7 +169,8 @@ DenseLinear::DenseLinear(const Tensor& w, std::optional<Tensor> added)
 
 DenseLayer dense_layer(const Model::State& plain, std::size_t index) {
   const LayerWeights& from = plain.layers[index];
-  const std::array<const Linear*, 7> linears{&from.q, &from.k, &from.v, &from.o, &from.gate, &from.up, &from.down};
+  if (from.router) throw Unsupported("gradients go through layers with one MLP; there is none for a router of experts yet");
+  const std::vector<const Linear*> linears = from.linears();
   DenseLayer layer{.linears = {},
                    .attention_norm = from.attention_norm,
                    .mlp_norm = from.mlp_norm,

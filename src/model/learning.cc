@@ -30,8 +30,8 @@ struct LearningModel::State {
     for (std::size_t i = 0; i < plain->layers.size(); ++i) {
       layers.push_back(model::dense_layer(*plain, i));
       const model::LayerWeights& from = plain->layers[i];
-      names.push_back({from.q.module, from.k.module, from.v.module, from.o.module, from.gate.module, from.up.module, from.down.module});
-      for (std::string& name : names.back()) name += ".weight";
+      std::vector<std::string>& of_layer = names.emplace_back();
+      for (const model::Linear* linear : from.linears()) of_layer.push_back(linear->module + ".weight");
     }
   }
 
@@ -59,7 +59,7 @@ struct LearningModel::State {
   std::vector<KvCache> caches;
   Tensor embedding;
   std::vector<DenseLayer> layers;
-  std::vector<std::array<std::string, 7>> names;  ///< of the layers' weights
+  std::vector<std::vector<std::string>> names;  ///< of the layers' weights
   model::DenseHead head;
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 model::Linear& find_linear(Model::State& state, const std::string& module) {
   for (model::LayerWeights& layer : state.layers)
-    for (model::Linear* linear : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
+    for (model::Linear* linear : layer.linears())
       if (linear->module == module) return *linear;
   throw InvalidArgument(fmt::format("{} is no Linear layer of the decoder", io::in_quotes(module)));
 }

@@ -38,7 +38,7 @@ class Loader {
     const ModelConfig config = state_->config = read_model_config(checkpoint_);
     state_->embedding = values("model.embed_tokens.weight", {config.vocabulary, config.hidden});
     const std::uint64_t embedding_bytes = stored_bytes("model.embed_tokens.weight");
-    for (std::int64_t i = 0; i < config.layers; ++i) state_->layers.push_back(layer(fmt::format("model.layers.{}.", i)));
+    for (std::int64_t i = 0; i < config.layers; ++i) state_->layers.push_back(layer(i));
     state_->final_norm = norm("model.norm.weight", config.hidden);
     // A tied head is the embedding; some files leave it out of the config and the head out of the file.
     const bool tied = config.tied_head || !(checkpoint_.contains("lm_head.weight") || is_foreign("lm_head.weight"));
@@ -72,9 +72,10 @@ class Loader {
       throw CorruptFile(fmt::format("{}: tensor {} is {}; config.json asks for {}", checkpoint_.directory().string(), io::in_quotes(name),
                                     to_string(weight.q.shape), to_string(shape)));
     if (!weight.order.empty())
-      throw Unsupported(fmt::format("the columns of {} have an order of their own, which products do not know; convert the model to narrow's "
-                                    "form first (narrow convert --to narrow)",
-                                    io::in_quotes(name)));
+      throw Unsupported(
+          fmt::format("the columns of {} have an order of their own, which products do not know; convert the model to narrow's "
+                      "form first (narrow convert --to narrow)",
+                      io::in_quotes(name)));
     return std::move(weight.q);
   }
 
@@ -116,13 +117,14 @@ class Loader {
     return result;
   }
 
-  LayerWeights layer(const std::string& prefix) const {
+  LayerWeights layer(std::int64_t index) const {
     const ModelConfig& c = state_->config;
+    const std::string prefix = fmt::format("model.layers.{}.", index);
     std::vector<LinearInfo>* info = &state_->linears;
     LayerWeights w;
     w.attention_norm = norm(prefix + "input_layernorm.weight", c.hidden);
     w.mlp_norm = norm(prefix + "post_attention_layernorm.weight", c.hidden);
-    if (c.model_type == "qwen3") {
+    if (c.norms_heads()) {
       w.q_norm = norm(prefix + "self_attn.q_norm.weight", c.head_dim);
       w.k_norm = norm(prefix + "self_attn.k_norm.weight", c.head_dim);
     }
@@ -130,9 +132,14 @@ class Loader {
     w.k = linear(prefix + "self_attn.k_proj", c.kv_heads * c.head_dim, c.hidden, info);
     w.v = linear(prefix + "self_attn.v_proj", c.kv_heads * c.head_dim, c.hidden, info);
     w.o = linear(prefix + "self_attn.o_proj", c.hidden, c.heads * c.head_dim, info);
-    w.gate = linear(prefix + "mlp.gate_proj", c.intermediate, c.hidden, info);
-    w.up = linear(prefix + "mlp.up_proj", c.intermediate, c.hidden, info);
-    w.down = linear(prefix + "mlp.down_proj", c.hidden, c.intermediate, info);
+    const std::int64_t width = mlp_width(c, index);
+    for (const MlpModules& names : mlp_modules(c, index)) {
+      model::GatedMlp& mlp = w.mlps.emplace_back();
+      mlp.gate = linear(names.gate, width, c.hidden, info);
+      mlp.up = linear(names.up, width, c.hidden, info);
+      mlp.down = linear(names.down, c.hidden, width, info);
+    }
+    if (c.has_experts(index)) w.router = linear(router_module(c, index), c.experts->count, c.hidden, nullptr);
     return w;
   }
 
@@ -145,6 +152,16 @@ class Loader {
 };
 
 }  // namespace
+
+std::vector<model::Linear*> model::LayerWeights::linears() {
+  std::vector<Linear*> all{&q, &k, &v, &o};
+  for (GatedMlp& mlp : mlps) all.insert(all.end(), {&mlp.gate, &mlp.up, &mlp.down});
+  return all;
+}
+std::vector<const model::Linear*> model::LayerWeights::linears() const {
+  const std::vector<Linear*> all = const_cast<LayerWeights*>(this)->linears();
+  return {all.begin(), all.end()};
+}
 
 std::shared_ptr<Model::State> model::load_state(const std::filesystem::path& path, const ModelOptions& options) {
   const Checkpoint checkpoint = open_checkpoint(path);

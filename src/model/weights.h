@@ -13,10 +13,20 @@ namespace model {
 
 class DeviceDecoder;
 
+struct GatedMlp {
+  Linear gate, up, down;
+};
+
 struct LayerWeights {
   Tensor attention_norm, mlp_norm;           ///< fp32 [hidden]
   std::optional<Tensor> q_norm{}, k_norm{};  ///< fp32 [head_dim]: Qwen3
-  Linear q, k, v, o, gate, up, down;
+  Linear q, k, v, o;
+  std::vector<GatedMlp> mlps;      ///< one, or those that the router chooses among
+  std::optional<Linear> router{};  ///< [experts, hidden]
+
+  /// All but the router.
+  std::vector<Linear*> linears();
+  std::vector<const Linear*> linears() const;
 };
 
 }  // namespace model

@@ -69,6 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(test::Decoder{}, test::Decoder{.type = "mistral", .extra = R"("sliding_window": 9,)"},
                     test::Decoder{.type = "qwen2", .tied = true, .biases = true}, test::Decoder{.type = "qwen3", .head_dim = 32},
                     test::Decoder{.extra = R"("rope_scaling": {"rope_type": "dynamic", "factor": 2.0},)", .dtype = DType::kF32},
+                    test::Decoder{.type = "mixtral", .experts = 4}, test::Decoder{.type = "qwen3_moe", .experts = 5, .per_token = 1},
                     test::Decoder{.heads = 3, .kv_heads = 1, .head_dim = 10, .dtype = DType::kF16}),
     [](const auto& decoder) { return decoder.param.type + std::to_string(decoder.index); });
 
@@ -202,6 +203,7 @@ TEST(Model, WhatItLacksItNames) {
   EXPECT_THAT(refused({.type = "mamba"}), testing::HasSubstr("no architecture 'mamba'"));
   EXPECT_THAT(refused({.extra = R"("hidden_act": "gelu",)"}), testing::HasSubstr("'gelu'"));
   EXPECT_THAT(refused({.extra = R"("rope_scaling": {"rope_type": "longrope", "factor": 2.0},)"}), testing::HasSubstr("'longrope'"));
+  EXPECT_THAT(refused({.type = "qwen2_moe", .experts = 4}), testing::HasSubstr("no architecture 'qwen2_moe'"));
   EXPECT_THAT(refused({.extra = R"("partial_rotary_factor": 0.5,)"}), testing::HasSubstr("partial_rotary_factor"));
   test::write_decoder(place / "model", {});
   std::filesystem::remove(place / "model" / "config.json");
@@ -223,6 +225,11 @@ TEST(Model, FilesThatContradictTheConfigAreCorrupt) {
   EXPECT_THAT(with_config("\"hidden_size\": 64", "\"hidden_size\": \"big\""), testing::HasSubstr("hidden_size"));
   EXPECT_THAT(with_config("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3"), testing::HasSubstr("cannot share"));
   EXPECT_THAT(with_config("\"hidden_size\": 64,", ""), testing::HasSubstr("no hidden_size"));
+  EXPECT_THAT(with_config("\"llama\"", "\"mixtral\""), testing::HasSubstr("num_local_experts"));
+  EXPECT_THAT(with_config("\"llama\"", "\"mixtral\", \"num_local_experts\": 4, \"num_experts_per_tok\": 5"),
+              testing::HasSubstr("through 5 experts and there are 4"));
+  EXPECT_THAT(with_config("\"llama\"", "\"mixtral\", \"num_local_experts\": 4, \"num_experts_per_tok\": 2"),
+              testing::HasSubstr("block_sparse_moe.experts.0.w1.weight"));
 }
 
 TEST(Model, BadCallsAreRefused) {

@@ -37,6 +37,11 @@ ARCHITECTURES = {
     "qwen2": ("Qwen2", {}),
     "qwen2_window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}),
     "qwen3": ("Qwen3", {"head_dim": 32}),
+    "mixtral": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "mixtral_window_one_expert": ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 1, "sliding_window": 24}),
+    "qwen3_moe": ("Qwen3Moe", {"head_dim": 32, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 96, "norm_topk_prob": True}),
+    "qwen3_moe_some_layers": ("Qwen3Moe", {"head_dim": 32, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+                                           "norm_topk_prob": False, "mlp_only_layers": [1]}),
 }
 
 

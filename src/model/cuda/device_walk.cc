@@ -49,8 +49,9 @@ class DeviceWalk {
            [&](const DeviceRows&, const Tensor& stream) { return norm(stream, layer.attention_norm); });
       show(visit, {&w.o}, layer.o, [&](const DeviceRows& rows, const Tensor& stream) { return mix(rows, stream); });
       each([&](const DeviceRows& rows, const Tensor& stream) { add(layer.o, mix(rows, stream), stream); });
-      show(visit, {&w.gate, &w.up}, layer.gate_up, [&](const DeviceRows&, const Tensor& stream) { return norm(stream, layer.mlp_norm); });
-      show(visit, {&w.down}, layer.down, [&](const DeviceRows&, const Tensor& stream) { return gate(stream); });
+      show(visit, {&w.mlps.front().gate, &w.mlps.front().up}, layer.gate_up,
+           [&](const DeviceRows&, const Tensor& stream) { return norm(stream, layer.mlp_norm); });
+      show(visit, {&w.mlps.front().down}, layer.down, [&](const DeviceRows&, const Tensor& stream) { return gate(stream); });
       each([&](const DeviceRows&, const Tensor& stream) { add(layer.down, gate(stream), stream); });
       w = {};  // its weights are not read again
     }

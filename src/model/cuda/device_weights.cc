@@ -85,11 +85,13 @@ DeviceLayer to_device(const LayerWeights& from, Device device, Stream stream) {
     const std::vector<const Linear*> list(layers);
     return DeviceLinear(list, device, stream);
   };
-  DeviceLayer layer{copy(from.attention_norm),      copy(from.mlp_norm),  {}, {}, linear({&from.q, &from.k, &from.v}), linear({&from.o}),
-                    linear({&from.gate, &from.up}), linear({&from.down}), {}};
+  if (from.router) throw Unsupported("the CUDA executor has layers with one MLP, no mixtures of experts");
+  const GatedMlp& mlp = from.mlps.front();
+  DeviceLayer layer{copy(from.attention_norm),    copy(from.mlp_norm), {}, {}, linear({&from.q, &from.k, &from.v}), linear({&from.o}),
+                    linear({&mlp.gate, &mlp.up}), linear({&mlp.down}), {}};
   if (from.q_norm) layer.q_norm = copy(*from.q_norm);
   if (from.k_norm) layer.k_norm = copy(*from.k_norm);
-  for (const Linear* one : {&from.q, &from.k, &from.v, &from.o, &from.gate, &from.up, &from.down}) layer.names.push_back(one->module);
+  for (const Linear* one : from.linears()) layer.names.push_back(one->module);
   cuda::synchronize(stream);
   return layer;
 }
@@ -122,7 +124,7 @@ DeviceWeights random_weights(const ModelConfig& config, const Recipe& recipe, De
     DeviceLayer layer;
     layer.attention_norm = make.ones(config.hidden);
     layer.mlp_norm = make.ones(config.hidden);
-    if (config.model_type == "qwen3") {
+    if (config.norms_heads()) {
       layer.q_norm = make.ones(config.head_dim);
       layer.k_norm = make.ones(config.head_dim);
     }
