@@ -61,6 +61,7 @@ target_link_libraries(narrow PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
 add_library(narrow_sm90 OBJECT
   kernels/cuda/decoder/attend_rows.cu
   kernels/cuda/decoder/attend_tiles.cu
+  kernels/cuda/decoder/experts.cu
   kernels/cuda/decoder/measure.cu
   kernels/cuda/decoder/place_heads.cu
   kernels/cuda/decoder/sample.cu

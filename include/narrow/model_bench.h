@@ -11,7 +11,7 @@
 
 namespace narrow {
 
-/// An architecture by name: llama-2-7b, llama-3-8b, llama-3-70b.
+/// An architecture by name: llama-2-7b, llama-3-8b, llama-3-70b, mixtral-8x7b, qwen3-30b-a3b.
 struct ModelPreset {
   std::string_view name;
   ModelConfig config;
@@ -33,7 +33,7 @@ struct ModelBenchResult {
   double prompt_tokens_per_second = 0.0;
   double step_seconds = 0.0;       ///< the mean of all steps
   double tokens_per_second = 0.0;  ///< of all sequences together
-  std::uint64_t weight_bytes = 0;  ///< that a step reads
+  std::uint64_t weight_bytes = 0;  ///< that a step reads; of experts what it can be expected to meet
   std::uint64_t cache_bytes = 0;   ///< that a step reads, on average
   std::uint64_t memory_bytes = 0;  ///< that the process has of the device
   double read_bandwidth = 0.0;     ///< bytes per second that memory gave to a plain reader in this run

@@ -1,5 +1,6 @@
 /// The decoder's kernels in a build without CUDA.
 
+#include "kernels/cuda/decoder/experts.h"
 #include "kernels/cuda/decoder/step.h"
 #include "narrow/error.h"
 
@@ -24,6 +25,10 @@ int most_parts(const StepShape&) { refuse(); }
 bool has_step_cache(CacheKind) { refuse(); }
 bool plan_step(StepParams&) { refuse(); }
 int launch_step(const StepParams&, int, Stream) { refuse(); }
+int launch_route(const RouteProblem&, Stream) { refuse(); }
+int launch_order_routes(const RouteOrder&, Stream) { refuse(); }
+int launch_gather_codes(const GatherCodes&, Stream) { refuse(); }
+int launch_combine_experts(const CombineExperts&, Stream) { refuse(); }
 int launch_sample(const SampleProblem&, Stream) { refuse(); }
 int launch_random(void*, DType, std::int64_t, float, std::uint64_t, Stream) { refuse(); }
 int launch_read(const void*, std::int64_t, std::uint32_t*, Stream) { refuse(); }

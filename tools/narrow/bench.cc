@@ -44,15 +44,18 @@ void add_bench(CLI::App& app, Context& context) {
                                   "  narrow bench --model config.json --scheme FP8_DYNAMIC --prompt 2048 --generate 16 --json\n"
                                   "  narrow bench --report bench.html\n\n"
                                   "Weights of a model are random, made on the device; nothing is read but the config.\n");
-  command->add_option("--model", model.model, "A config.json, or llama-2-7b, llama-3-8b, llama-3-70b")->option_text("CONFIG");
+  command->add_option("--model", model.model, "A config.json, or llama-2-7b, llama-3-8b, llama-3-70b, mixtral-8x7b, qwen3-30b-a3b")
+      ->option_text("CONFIG");
   command->add_option("--scheme", model.schemes, "Schemes or presets of the decoder's weights (default: fp16)")->option_text("SCHEME ...");
   add_activation_options(*command, model.activations);
   command->add_option("--batch", model.how.batches, "Sequences at a time (default: 1)")->option_text("B ...");
   command->add_option("--prompt", model.how.prompt, "Tokens that each sequence reads (default: 128)")->option_text("P");
   command->add_option("--generate", model.how.tokens, "Tokens that each sequence makes (default: 128)")->option_text("G");
-  command->add_option("--kv-cache", model.cache, "Keys and values in fp16 (default), fp32, bf16, fp8_e4m3:row, int8:row")->option_text("SCHEME");
+  command->add_option("--kv-cache", model.cache, "Keys and values in fp16 (default), fp32, bf16, fp8_e4m3:row, int8:row")
+      ->option_text("SCHEME");
   command->add_option("--device", model.device, "The GPU: cuda (default), cuda:1, ..")->option_text("DEVICE");
-  command->add_option("--report", options->report, "Write one HTML page of the kernels here, to be attached to an issue")->option_text("FILE");
+  command->add_option("--report", options->report, "Write one HTML page of the kernels here, to be attached to an issue")
+      ->option_text("FILE");
   command->add_option("--seconds", options->seconds, "--report: repeat each kernel for this long (default 0.1)")
       ->option_text("N")
       ->check(number_from(0.0, 60.0));

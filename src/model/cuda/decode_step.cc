@@ -66,6 +66,7 @@ std::optional<std::string> DecodeStep::obstacle(const DeviceDecoder& decoder, st
   if (sequences != 1) return fmt::format("{} sequences; it takes one", sequences);
   if (!cuda::has_step_cache(cache)) return "keys and values in 8 bits";
   if (w.layers.empty()) return "no layers";
+  if (c.experts) return "mixtures of experts";
   if (c.hidden % 4 != 0 || c.intermediate % 4 != 0 || c.head_dim % 16 != 0)
     return "sizes that are no multiples of 4, or heads of no multiple of 16";
   if (c.hidden > cuda::kStepMostHidden) return fmt::format("a stream of {} values; it holds {}", c.hidden, cuda::kStepMostHidden);

@@ -58,10 +58,15 @@ void check_sequence(const ModelConfig& config, const Sequence& sequence, Device 
 
 }  // namespace
 
-std::uint64_t DeviceWeights::bytes_per_step() const {
+std::uint64_t DeviceWeights::bytes_per_step(std::int64_t rows) const {
   std::uint64_t total = head.byte_size();
-  for (const DeviceLayer& layer : layers)
+  for (const DeviceLayer& layer : layers) {
     for (const DeviceLinear* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) total += linear->byte_size();
+    if (!layer.experts) continue;
+    const double count = static_cast<double>(config.experts->count), unmet = 1.0 - static_cast<double>(config.experts->per_token) / count;
+    total += layer.experts->router_bytes() + static_cast<std::uint64_t>(static_cast<double>(layer.experts->expert_bytes()) * count *
+                                                                        (1.0 - std::pow(unmet, static_cast<double>(rows))));
+  }
   return total;
 }
 
@@ -80,6 +85,7 @@ PassScratch PassScratch::allocate(const ModelConfig& config, std::int64_t rows, 
   s.gate_up = Buffer::allocate(bytes_for(2 * config.intermediate), device);
   s.delta = Buffer::allocate(rows > kFewRows ? bytes(rows * config.hidden * 4) : 0, device);
   s.picked = Buffer::allocate(bytes(logit_rows * config.hidden * 4), device);
+  if (config.experts) s.experts = ExpertsScratch::allocate(config, rows, device);
   s.input = InputScratch::allocate(rows, std::max({config.hidden, config.intermediate, config.heads * config.head_dim}), device);
   return s;
 }
@@ -183,6 +189,14 @@ std::optional<Tensor> DeviceDecoder::run_layers(const DeviceRows& rows, const Pa
     attend(rows, scratch, i, type);
     const Tensor mixed = view(scratch.mixed, w.o.source_type(many), {rows.rows, c.heads * c.head_dim});
     add(w.o, {DeviceSource::Op::kValues, mixed, {}, 0.0f, {}}, names.subspan(3, 1), w.gate_up);
+    if (w.experts) {
+      if (observer) throw Unsupported("the CUDA executor does not show what experts see; calibrate on the CPU");
+      const Tensor x =
+          source_values({DeviceSource::Op::kNorm, stream, w.mlp_norm, c.norm_epsilon, delta}, DType::kF32, scratch.input.values, stream_);
+      delta.reset();
+      w.experts->run(x, scratch.experts, many, stream, stream_);
+      continue;
+    }
     run(w.gate_up, {DeviceSource::Op::kNorm, stream, w.mlp_norm, c.norm_epsilon, delta}, names.subspan(4, 2), gate_up);
     add(w.down, {DeviceSource::Op::kGate, gate_up, {}, 0.0f, {}}, names.subspan(6, 1),
         i + 1 < weights_.layers.size() ? weights_.layers[i + 1].qkv : weights_.head);

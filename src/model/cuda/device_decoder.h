@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/cuda/device_cache.h"
+#include "model/cuda/device_experts.h"
 #include "model/cuda/device_linear.h"
 #include "model/weights.h"
 
@@ -19,7 +20,8 @@ struct DeviceLayer {
   Tensor attention_norm, mlp_norm;           ///< fp32 [hidden]
   std::optional<Tensor> q_norm{}, k_norm{};  ///< fp32 [head_dim]
   DeviceLinear qkv, o, gate_up, down;
-  std::vector<std::string> names;  ///< of q, k, v, o, gate, up, down
+  std::optional<DeviceExperts> experts{};  ///< in place of gate_up and down
+  std::vector<std::string> names;          ///< of q, k, v, o, gate, up, down
 };
 
 struct DeviceWeights {
@@ -31,13 +33,14 @@ struct DeviceWeights {
   DeviceLinear head;
 
   /// Bytes that one step of decoding reads: every weight once, but of the embedding nothing to speak of.
-  std::uint64_t bytes_per_step() const;
+  /// Of experts those that `rows` tokens meet, if all are as likely: count * (1 - (1 - per_token / count)^rows) of them.
+  std::uint64_t bytes_per_step(std::int64_t rows) const;
 };
 
 /// Throws Unsupported where a device is no Hopper.
 void require_hopper(Device device);
 /// Copies the weights of the CPU's executor, of one layer or of all.
-DeviceLayer to_device(const LayerWeights& layer, Device device, cuda::Stream stream);
+DeviceLayer to_device(const LayerWeights& layer, const ModelConfig& config, Device device, cuda::Stream stream);
 DeviceWeights to_device(const Model::State& state, Device device, cuda::Stream stream);
 /// Random weights in a recipe's schemes, made on the device; embedding and head stay in fp16 (with bf16 weights: bf16).
 DeviceWeights random_weights(const ModelConfig& config, const Recipe& recipe, Device device, cuda::Stream stream);
@@ -64,6 +67,7 @@ struct PassScratch {
   Tensor stream, logits;
   Buffer qkv, q, mixed, gate_up, delta, picked;
   InputScratch input;
+  ExpertsScratch experts;
   static PassScratch allocate(const ModelConfig& config, std::int64_t rows, std::int64_t logit_rows, Device device);
 };
 

@@ -24,21 +24,6 @@ Buffer part_of(const Buffer& buffer, std::size_t bytes) { return Buffer::borrow(
 
 bool is_dense(const Scheme& scheme) { return !scheme.has_scales() && (scheme.element == kFp16 || scheme.element == kBf16); }
 
-/// One scale of the tensor for each of its rows: the same values, and rows can be joined with those of other tensors.
-QuantizedTensor with_row_scales(QuantizedTensor q) {
-  if (q.scheme.granularity.kind != Granularity::Kind::kTensor || q.scheme.has_outer_scale) return q;
-  const auto repeated = [&](const Buffer& one) {
-    Buffer all = Buffer::allocate(one.size() * static_cast<std::size_t>(q.shape[0]));
-    for (std::int64_t row = 0; row < q.shape[0]; ++row)
-      std::memcpy(all.data() + static_cast<std::size_t>(row) * one.size(), one.data(), one.size());
-    return all;
-  };
-  q.scheme.granularity = Granularity::row();
-  q.scales = repeated(q.scales);
-  q.zero_points = repeated(q.zero_points);
-  return q;
-}
-
 /// The canonical weight. Dense ones come in the type of their input.
 QuantizedTensor weight_of(const Linear& layer, DType type) {
   const PreparedWeight& w = layer.weight;
@@ -98,14 +83,29 @@ std::optional<Tensor> join_biases(std::span<const Linear* const> layers, Device 
   return result;
 }
 
+}  // namespace
+
+QuantizedTensor with_row_scales(QuantizedTensor q) {
+  if (q.scheme.granularity.kind != Granularity::Kind::kTensor || q.scheme.has_outer_scale) return q;
+  const auto repeated = [&](const Buffer& one) {
+    Buffer all = Buffer::allocate(one.size() * static_cast<std::size_t>(q.shape[0]));
+    for (std::int64_t row = 0; row < q.shape[0]; ++row)
+      std::memcpy(all.data() + static_cast<std::size_t>(row) * one.size(), one.data(), one.size());
+    return all;
+  };
+  q.scheme.granularity = Granularity::row();
+  q.scales = repeated(q.scales);
+  q.zero_points = repeated(q.zero_points);
+  return q;
+}
+
 bool same_rounding(const Linear& a, const Linear& b) {
   if (a.rounding.has_value() != b.rounding.has_value()) return false;
   return !a.rounding || (a.rounding->activation == b.rounding->activation && a.rounding->scale.scale == b.rounding->scale.scale &&
                          a.rounding->scale.zero_point == b.rounding->scale.zero_point);
 }
 
-/// Whether fused_quantize and a product of codes take the pair.
-bool have_product(const Scheme& weight, const ActivationScheme& activation, std::int64_t n, std::int64_t k) {
+bool multiplies_codes(const Scheme& weight, const ActivationScheme& activation, std::int64_t n, std::int64_t k) {
   const Scheme& x = activation.scheme;
   if (k % 16 != 0 || x.asymmetric || x.scale != kFp32 || x.has_outer_scale || x.rule != ScaleRule::kLargest) return false;
   const bool outer_x = activation.is_static ? x.granularity.kind == Granularity::Kind::kTensor : x.granularity == Granularity::row();
@@ -121,7 +121,11 @@ bool have_product(const Scheme& weight, const ActivationScheme& activation, std:
                    (weight.granularity == block || weight.granularity == Granularity::block(128, 128)));
 }
 
-}  // namespace
+Tensor columns(const Tensor& y, std::int64_t first, std::int64_t n) {
+  const std::int64_t rows = y.shape()[0], all = y.shape()[1];
+  if (first == 0 && n == all) return y;
+  return Tensor::borrow(y.data() + static_cast<std::size_t>(first) * bytes_of(y.dtype()), y.dtype(), {rows, n}, {all, 1}, y.device());
+}
 
 InputScratch InputScratch::allocate(std::int64_t rows, std::int64_t widest, Device device) {
   const std::size_t values = static_cast<std::size_t>(rows * (widest + 64));
@@ -150,7 +154,7 @@ DeviceLinear::DeviceLinear(std::span<const Linear* const> layers, Device device,
     set_rounding(*first.rounding);
     multiplies_codes_ = all([&](const Linear* layer) {
       return layer->weight.scheme.element == first.weight.scheme.element &&
-             have_product(layer->weight.scheme, first.rounding->activation, layer->weight.n, k_);
+             multiplies_codes(layer->weight.scheme, first.rounding->activation, layer->weight.n, k_);
     });
   }
   if (static_scale_) static_scale_ = cuda::to_device(*static_scale_, device, stream);
@@ -171,7 +175,7 @@ DeviceLinear::DeviceLinear(const DeviceQuantized& weight, const std::optional<Ac
   input_ = weight.scheme.element == kBf16 && is_dense(weight.scheme) ? DType::kBf16 : DType::kF16;
   if (activation) {
     set_rounding({*activation, {}, {}});
-    multiplies_codes_ = have_product(weight.scheme, *activation, weight.shape[0], k_);
+    multiplies_codes_ = multiplies_codes(weight.scheme, *activation, weight.shape[0], k_);
   }
   add(weight, std::nullopt, stream);
 }
@@ -269,17 +273,6 @@ void DeviceLinear::run(const DeviceSource& source, const InputScratch& scratch, 
   cuda::convert(rounded, x, stream);
   run_values(x, scratch, y, stream, residual);
 }
-
-namespace {
-
-/// The columns of one piece of y.
-Tensor columns(const Tensor& y, std::int64_t first, std::int64_t n) {
-  const std::int64_t rows = y.shape()[0], all = y.shape()[1];
-  if (first == 0 && n == all) return y;
-  return Tensor::borrow(y.data() + static_cast<std::size_t>(first) * bytes_of(y.dtype()), y.dtype(), {rows, n}, {all, 1}, y.device());
-}
-
-}  // namespace
 
 void DeviceLinear::run_values(const Tensor& x, const InputScratch& scratch, const Tensor& y, Stream stream,
                               const std::optional<Tensor>& residual) const {

@@ -83,6 +83,14 @@ class DeviceLinear {
   std::vector<Piece> pieces_;
 };
 
+/// Whether two layers round their input in the same way.
+bool same_rounding(const Linear& a, const Linear& b);
+/// Whether fused_quantize and a product of codes take the pair.
+bool multiplies_codes(const Scheme& weight, const ActivationScheme& activation, std::int64_t n, std::int64_t k);
+/// One scale of the tensor for each of its rows: the same values, and rows can be joined with those of other tensors.
+QuantizedTensor with_row_scales(QuantizedTensor q);
+/// The columns [first, first + n) of y [rows, ..].
+Tensor columns(const Tensor& y, std::int64_t first, std::int64_t n);
 /// The input of a layer in a type, in `to` unless it is there already.
 Tensor source_values(const DeviceSource& source, DType type, const Buffer& to, cuda::Stream stream);
 

@@ -4,6 +4,7 @@
 
 #include "device/cuda/runtime.h"
 #include "model/cuda/device_decoder.h"
+#include "narrow/error.h"
 
 namespace narrow::model {
 namespace {
@@ -42,7 +43,8 @@ class DeviceWalk {
     const cuda::DeviceGuard guard(device().index);
     for (std::size_t i = 0; i < state_->layers.size(); ++i) {
       LayerWeights& w = state_->layers[i];
-      weights().layers.assign(1, to_device(w, device(), decoder_.stream()));
+      if (w.router) throw Unsupported("methods fit mixtures of experts on the CPU; leave --device out");
+      weights().layers.assign(1, to_device(w, state_->config, device(), decoder_.stream()));
       weights().config.windows.assign(1, state_->config.windows.empty() ? 0 : state_->config.windows[i]);
       DeviceLayer& layer = weights().layers.front();
       show(visit, {&w.q, &w.k, &w.v}, layer.qkv,

@@ -47,19 +47,33 @@ class RandomWeights {
 
   /// A layer of the recipe's scheme; `module` finds its activations.
   DeviceLinear linear(std::int64_t n, std::int64_t k, const std::string& module) {
-    // Like a trained one's: the output is about as large as the input.
-    const Tensor x = values(dense_, {n, k}, 1.0f / std::sqrt(static_cast<float>(k)));
-    if (module.empty() || is_plain()) return dense(x);
-    cuda::DeviceQuantized q = cuda::allocate_quantized(recipe_.scheme, {n, k}, device_);
-    cuda::quantize(x, q, stream_);
-    std::optional<ActivationScheme> activation;
-    if (recipe_.activations) activation = recipe_.activations->scheme_of(module);
-    if (activation && activation->is_static)
-      throw Unsupported(fmt::format("random weights have no calibrated scales for {}; use dynamic activations", activation->to_string()));
-    return DeviceLinear(q, activation, stream_);
+    if (module.empty() || is_plain()) return dense(weight({n, k}));
+    const std::optional<ActivationScheme> activation = activation_of(module);
+    return DeviceLinear(quantized({n, k}), activation, stream_);
+  }
+
+  DeviceExperts experts(const std::string& module) {
+    const ExpertsConfig& e = *config_.experts;
+    const Tensor router = values(DType::kF32, {e.count, config_.hidden}, 1.0f / std::sqrt(static_cast<float>(config_.hidden)));
+    return DeviceExperts(router, quantized({e.count, 2 * e.intermediate, config_.hidden}),
+                         quantized({e.count, config_.hidden, e.intermediate}), activation_of(module), e, stream_);
   }
 
  private:
+  /// Like a trained one: the output is about as large as the input.
+  Tensor weight(const Shape& shape) { return values(dense_, shape, 1.0f / std::sqrt(static_cast<float>(shape.back()))); }
+  cuda::DeviceQuantized quantized(const Shape& shape) {
+    cuda::DeviceQuantized q = cuda::allocate_quantized(recipe_.scheme, shape, device_);
+    cuda::quantize(weight(shape), q, stream_);
+    return q;
+  }
+  std::optional<ActivationScheme> activation_of(const std::string& module) const {
+    if (!recipe_.activations) return std::nullopt;
+    const std::optional<ActivationScheme> activation = recipe_.activations->scheme_of(module);
+    if (activation && activation->is_static)
+      throw Unsupported(fmt::format("random weights have no calibrated scales for {}; use dynamic activations", activation->to_string()));
+    return activation;
+  }
   bool is_plain() const { return recipe_.scheme.element == kFp16 || recipe_.scheme.element == kBf16; }
   DeviceLinear dense(const Tensor& x) const {
     Scheme scheme;
@@ -79,16 +93,23 @@ class RandomWeights {
 
 }  // namespace
 
-DeviceLayer to_device(const LayerWeights& from, Device device, Stream stream) {
+DeviceLayer to_device(const LayerWeights& from, const ModelConfig& config, Device device, Stream stream) {
   const auto copy = [&](const Tensor& x) { return cuda::to_device(x, device, stream); };
   const auto linear = [&](std::initializer_list<const Linear*> layers) {
     const std::vector<const Linear*> list(layers);
     return DeviceLinear(list, device, stream);
   };
-  if (from.router) throw Unsupported("the CUDA executor has layers with one MLP, no mixtures of experts");
-  const GatedMlp& mlp = from.mlps.front();
-  DeviceLayer layer{copy(from.attention_norm),    copy(from.mlp_norm), {}, {}, linear({&from.q, &from.k, &from.v}), linear({&from.o}),
-                    linear({&mlp.gate, &mlp.up}), linear({&mlp.down}), {}};
+  DeviceLayer layer;
+  layer.attention_norm = copy(from.attention_norm);
+  layer.mlp_norm = copy(from.mlp_norm);
+  layer.qkv = linear({&from.q, &from.k, &from.v});
+  layer.o = linear({&from.o});
+  if (from.router) {
+    layer.experts.emplace(from, *config.experts, device, stream);
+  } else {
+    layer.gate_up = linear({&from.mlps.front().gate, &from.mlps.front().up});
+    layer.down = linear({&from.mlps.front().down});
+  }
   if (from.q_norm) layer.q_norm = copy(*from.q_norm);
   if (from.k_norm) layer.k_norm = copy(*from.k_norm);
   for (const Linear* one : from.linears()) layer.names.push_back(one->module);
@@ -102,7 +123,7 @@ DeviceWeights to_device(const Model::State& state, Device device, Stream stream)
   w.config = state.config;
   w.device = device;
   w.embedding = cuda::to_device(state.embedding, device, stream);
-  for (const LayerWeights& layer : state.layers) w.layers.push_back(to_device(layer, device, stream));
+  for (const LayerWeights& layer : state.layers) w.layers.push_back(to_device(layer, state.config, device, stream));
   w.final_norm = cuda::to_device(state.final_norm, device, stream);
   const Linear* head = &state.head;
   w.head = DeviceLinear({&head, 1}, device, stream);
@@ -130,8 +151,12 @@ DeviceWeights random_weights(const ModelConfig& config, const Recipe& recipe, De
     }
     layer.qkv = make.linear(q + 2 * kv, config.hidden, prefix + "self_attn.q_proj");
     layer.o = make.linear(config.hidden, q, prefix + "self_attn.o_proj");
-    layer.gate_up = make.linear(2 * config.intermediate, config.hidden, prefix + "mlp.gate_proj");
-    layer.down = make.linear(config.hidden, config.intermediate, prefix + "mlp.down_proj");
+    if (config.has_experts(i)) {
+      layer.experts.emplace(make.experts(prefix + "mlp.experts.0.gate_proj"));
+    } else {
+      layer.gate_up = make.linear(2 * config.intermediate, config.hidden, prefix + "mlp.gate_proj");
+      layer.down = make.linear(config.hidden, config.intermediate, prefix + "mlp.down_proj");
+    }
     for (const char* name :
          {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"})
       layer.names.push_back(prefix + name);

@@ -34,6 +34,13 @@ ModelConfig llama(std::int64_t hidden, std::int64_t intermediate, std::int64_t l
   return config;
 }
 
+ModelConfig with_experts(ModelConfig config, const char* model_type, const ExpertsConfig& experts, std::int64_t head_dim) {
+  config.model_type = model_type;
+  config.experts = experts;
+  config.head_dim = head_dim;
+  return config;
+}
+
 /// Bytes per second that memory gives to a kernel that only reads: the best of several runs over 4 GiB.
 double read_bandwidth(Device device, Stream stream) {
   constexpr std::int64_t kBytes = std::int64_t{4} << 30;
@@ -129,6 +136,8 @@ const std::vector<ModelPreset>& model_presets() {
       {"llama-2-7b", llama(4096, 11008, 32, 32, 32, 32000, 10000.0)},
       {"llama-3-8b", llama(4096, 14336, 32, 32, 8, 128256, 500000.0)},
       {"llama-3-70b", llama(8192, 28672, 80, 64, 8, 128256, 500000.0)},
+      {"mixtral-8x7b", with_experts(llama(4096, 14336, 32, 32, 8, 32000, 1000000.0), "mixtral", {8, 2, 14336}, 128)},
+      {"qwen3-30b-a3b", with_experts(llama(2048, 6144, 48, 32, 4, 151936, 1000000.0), "qwen3_moe", {128, 8, 768}, 128)},
   };
   return presets;
 }
@@ -157,7 +166,7 @@ std::vector<ModelBenchResult> bench_model(const ModelConfig& config, const Model
     result.prompt_tokens_per_second = static_cast<double>(batch * options.prompt) / result.prompt_seconds;
     result.step_seconds = run.make_tokens();
     result.tokens_per_second = static_cast<double>(batch) / result.step_seconds;
-    result.weight_bytes = decoder.weights().bytes_per_step();
+    result.weight_bytes = decoder.weights().bytes_per_step(batch);
     result.cache_bytes = run.cache_bytes();
     result.memory_bytes = cuda::device_memory(options.device.index).used - before;
     result.read_bandwidth = bandwidth;
