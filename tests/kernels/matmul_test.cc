@@ -2,6 +2,7 @@
 
 #include "kernels/matmul.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -231,6 +232,33 @@ TEST(MatmulRows, RowsOfAnyRangeStayWithinTheBound) {
       });
       if (HasFatalFailure()) return;
     }
+}
+
+/// The largest value of a row with each of the mantissas near a power of two, either sign: what a row makes of it must not overflow.
+TEST(MatmulRows, LargestValuesOfAnyMantissaStayWithinTheBound) {
+  FastRows fast;
+  Random random{std::mt19937(19)};
+  for (const char* text : {"int8:row", "int4:row", "fp3_e2m0:row", "int2:block32", "nvfp4"}) {
+    const Shape sizes{1, 1, 32};
+    const QuantizedTensor w = quantize(random.tensor({1, 32}), Scheme::parse(text));
+    const Tensor values = dequantize(w);
+    Case c;
+    c.w = prepare(w);
+    c.x = random.tensor({1, 32});
+    for (std::int64_t i = 0; i < 32; ++i) c.x.as<float>()[i] = std::fmod(c.x.as<float>()[i], 1.0f);
+    c.problem.x.data = c.x.data();
+    c.problem.x.row_stride = 32;
+    c.finish(sizes, DType::kF32);
+    for (std::uint32_t mantissa = (1u << 23) - (1u << 17) - 512; mantissa < 1u << 23; mantissa += 11)
+      for (const std::uint32_t sign : {0u, 1u << 31}) {
+        c.x.as<float>()[5] = std::bit_cast<float>(sign | 127u << 23 | mantissa);
+        const auto exact = c.run(reference::kMatmul);
+        fast.each_that_accepts(c.problem, [&](const MatmulKernel& kernel) {
+          expect_within_bound(c, values, c.run(kernel), exact, fmt::format("{} {} mantissa {:x}", kernel.name, text, sign | mantissa));
+        });
+        if (HasFatalFailure()) return;
+      }
+  }
 }
 
 TEST(MatmulRows, DenseWeightsStayWithinTheBound) {

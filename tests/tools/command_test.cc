@@ -444,8 +444,8 @@ TEST_F(CommandTest, GpusAreRefusedInOneSentence) {
   expect_failure(narrow({"bench", "--model", "llama-2-7b", "--device", "tpu"}), 2, "--device");
   expect_failure(narrow({"bench", "--model", "llama-2-7b", "--device", "cpu"}), 5, "CUDA");
   expect_failure(narrow({"bench", "--model", "llama-2-7b", "--scheme", "int99"}), 2, "int99");
-  std::ofstream(path("experts.json")) << R"({"model_type": "mixtral"})";
-  expect_failure(narrow({"bench", "--model", path("experts.json")}), 5, "mixtral");
+  std::ofstream(path("experts.json")) << R"({"model_type": "jamba"})";
+  expect_failure(narrow({"bench", "--model", path("experts.json")}), 5, "jamba");
   if (cuda::device_count() > 0) return;
   expect_failure(narrow({"bench", "--model", "llama-2-7b"}), 5, "CUDA");
   expect_failure(narrow({"calibrate", model(), "--device", "cuda", "--tokens", "none", "-o", path("stats")}), 4, "none");

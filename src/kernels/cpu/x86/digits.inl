@@ -34,7 +34,7 @@ bool pack_digit_group(const cpu::FloatTask& task, F tolerance, const float* x, c
   for (int round = 0;; ++round) {
     const I largest = _mm512_max_epi32(bit_and(_mm512_castps_si512(left0), magnitude), bit_and(_mm512_castps_si512(left1), magnitude));
     const int amax = _mm512_reduce_max_epi32(largest);
-    const int field = (amax + 0x10000) >> 23;  // amax 2^(149 - field) is at most 2^23 - 2^16, within three digits
+    const int field = (amax + 0x20000) >> 23;  // amax 2^(149 - field) is at most 2^23 - 2^16, and three digits go up to 2^23 - 2^15 - 129
     if (amax != 0 && (field < 40 || field > 214)) return false;
     const std::uint32_t shift = amax == 0 ? 0u : static_cast<std::uint32_t>(149 - field);
     const F scale = set(__builtin_bit_cast(float, (127u + shift) << 23)), unit = set(__builtin_bit_cast(float, (127u - shift) << 23));
