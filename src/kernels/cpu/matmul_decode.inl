@@ -9,6 +9,18 @@ constexpr int kPart = 16;          // outputs per vector
 constexpr int kParts = kLanes / kPart;
 constexpr int kVectorBytes = kLanes * 4;
 
+// What is fetched lies kPrefetchBytes ahead where arithmetic is the limit. Where it outruns memory that confuses the hardware's own
+// foresight, as fetches find no free miss buffer and are dropped here and there; then they run only just ahead of it.
+constexpr std::int64_t kNearBytes = 1024;
+
+/// Part `part` of a vector. Fetches the line kAhead bytes further, none where that is 0: one fetch for every line that is read, since
+/// most of a burst would be dropped.
+template <std::int64_t kAhead>
+[[gnu::always_inline]] inline I load_part(const std::byte* vector, int part) {
+  if constexpr (kAhead > 0) __builtin_prefetch(vector + part * kPart * 4 + kAhead, 0, 2);
+  return load_lanes(vector + part * kPart * 4);
+}
+
 template <int kIndex>
 struct Constant {
   static constexpr int value = kIndex;
@@ -134,8 +146,8 @@ template <int kShift, typename Decoder>
 }
 
 /// Calls meet(Constant<kk>, part, value) for kk = 0..31 of one group, in the order in which they lie, for kCount parts. `codes` points at
-/// the first part's lanes, zeros[part] at the zero points of the first and last 16 k.
-template <typename Decoder, int kCount, typename Meet>
+/// the first part's lanes, zeros[part] at the zero points of the first and last 16 k. kAhead: of load_part.
+template <typename Decoder, int kCount, std::int64_t kAhead, typename Meet>
 [[gnu::always_inline]] inline void decode_group(const Decoder& decoder, const std::byte* codes, const F (&zeros)[kCount][2], const Meet& meet) {
   constexpr int kBits = Decoder::kBits;
   constexpr int kPer = (kBits < 8 ? 16 : 32) / kBits;
@@ -143,7 +155,7 @@ template <typename Decoder, int kCount, typename Meet>
   unroll<0, kBits>([&](auto vector) __attribute__((always_inline)) {
     constexpr int v = decltype(vector)::value;
     I lanes[kCount];
-    for (int p = 0; p < kCount; ++p) lanes[p] = in_register(load_lanes(codes + v * kVectorBytes + p * kPart * 4));
+    for (int p = 0; p < kCount; ++p) lanes[p] = in_register(load_part<kAhead>(codes + v * kVectorBytes, p));
     unroll<0, kPer>([&](auto slot) __attribute__((always_inline)) {
       constexpr int j = decltype(slot)::value, kk = v * kPer + j;
       for (int p = 0; p < kCount; ++p) {

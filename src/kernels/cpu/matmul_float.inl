@@ -23,7 +23,7 @@ void decode_part(const cpu::FloatTask& task, const FloatPanel& panel, std::int64
       zeros[0][half] = load_zeros<Decoder>(task, panel.zero_points, panel.first_scale + block * kLanes);
     }
     float* rows = out + (group - begin) * 32 * kLanes;
-    decode_group<Decoder, 1>(decoder, panel.codes + group * (Decoder::kBits * kVectorBytes), zeros, [&](auto constant, int, F value) __attribute__((always_inline)) {
+    decode_group<Decoder, 1, 0>(decoder, panel.codes + group * (Decoder::kBits * kVectorBytes), zeros, [&](auto constant, int, F value) __attribute__((always_inline)) {
       constexpr int kk = decltype(constant)::value;
       store(rows + kk * kLanes, mul(value, factors[kk / 16]));
     });

@@ -1,5 +1,5 @@
 // At most 4 rows against a panel: y[m, n] = sum_k x[m, k] * decode(w[n, k]). A Source adds a group of 32 k to sums in registers; scales
-// are applied once per block. Included in a leaf's namespace after matmul_decode.inl.
+// and fetches its codes kAhead bytes ahead (load_part); scales are applied once per block. Included in a leaf's namespace after matmul_decode.inl.
 // Bound: the memory that holds the weight, where a source keeps up with it.
 
 /// Where the codes, scales and zero points of a panel lie, from its first part on.
@@ -14,6 +14,7 @@ struct FloatPanel {
 template <typename Decoder, int kRowCount>
 struct DecodedRows {
   static constexpr int kBits = Decoder::kBits, kRows = kRowCount;
+  static constexpr std::int64_t kAhead = kPrefetchBytes;
   using Zeros = Decoder;
   Decoder decoder;
   const float* x[kRowCount];
@@ -21,7 +22,7 @@ struct DecodedRows {
   template <int kCount>
   [[gnu::always_inline]] void add(std::int64_t group, const std::byte* codes, const F (&zeros)[kCount][2], F (&sums)[kRowCount][kCount][2]) const {
     const std::int64_t k = group * 32;
-    decode_group<Decoder, kCount>(decoder, codes, zeros, [&](auto constant, int p, F value) __attribute__((always_inline)) {
+    decode_group<Decoder, kCount, kAhead>(decoder, codes, zeros, [&](auto constant, int p, F value) __attribute__((always_inline)) {
       constexpr int kk = decltype(constant)::value;
       for (int r = 0; r < kRowCount; ++r) sums[r][p][kk / 16] = fma(value, broadcast(x[r] + k + kk), sums[r][p][kk / 16]);
     });
@@ -32,6 +33,7 @@ struct DecodedRows {
 template <int kWidth>
 struct SumTables {
   static constexpr int kBits = kWidth, kRows = 1;
+  static constexpr std::int64_t kAhead = kPrefetchBytes;
   using Zeros = TableDecoder<kWidth>;
   const float* tables;
 
@@ -40,7 +42,7 @@ struct SumTables {
     unroll<0, kBits>([&](auto vector) __attribute__((always_inline)) {
       constexpr int v = decltype(vector)::value;
       I lanes[kCount];
-      for (int p = 0; p < kCount; ++p) lanes[p] = in_register(load_lanes(codes + v * kVectorBytes + p * kPart * 4));
+      for (int p = 0; p < kCount; ++p) lanes[p] = in_register(load_part<kAhead>(codes + v * kVectorBytes, p));
       unroll<0, 8>([&](auto nibble) __attribute__((always_inline)) {
         constexpr int n = decltype(nibble)::value;
         const Table table = load_table16(tables + ((group * kBits + v) * 8 + n) * 16);
@@ -81,7 +83,6 @@ void gemv_parts(const cpu::FloatTask& task, const FloatPanel& panel, const Sourc
   };
   for (std::int64_t group = 0; group < task.groups; ++group) {
     const std::byte* codes = panel.codes + group * (Source::kBits * kVectorBytes);
-    for (int line = 0; line < Source::kBits * kCount; ++line) __builtin_prefetch(codes + kPrefetchBytes + line * 64, 0, 2);
     if (left == 0) begin_block();
     source.add(group, codes, zeros, block);
     if (--left == 0) end_block();

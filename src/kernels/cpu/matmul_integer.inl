@@ -90,13 +90,13 @@ struct VectorTile {
     for (std::int64_t group = begin; group < end; ++group) {
       const std::byte* codes = panel + group * (kBits * kVectorBytes) + first * 4;
       const std::int64_t k = group * 32;
-      constexpr std::int64_t kAhead = kCount <= 2 ? kPrefetchBytes : kTilePrefetchBytes;
-      if constexpr (kAhead > 0)
-        for (int line = 0; line < kBits * kTileParts; ++line) __builtin_prefetch(codes + kAhead + line * 64, 0, kCount <= 2 ? 2 : 3);
+      constexpr bool kMemoryBound = kCount <= 2;
+      if constexpr (!kMemoryBound && kTilePrefetchBytes > 0)
+        for (int line = 0; line < kBits * kTileParts; ++line) __builtin_prefetch(codes + kTilePrefetchBytes + line * 64, 0, 3);
       unroll<0, kBits>([&](auto vector) __attribute__((always_inline)) {
         constexpr int v = decltype(vector)::value;
         I lanes[kTileParts];
-        for (int p = 0; p < kTileParts; ++p) lanes[p] = load_lanes(codes + v * kVectorBytes + p * kPart * 4);
+        for (int p = 0; p < kTileParts; ++p) lanes[p] = load_part<kMemoryBound ? kNearBytes : 0>(codes + v * kVectorBytes, p);
         unroll<0, kSteps>([&](auto step) __attribute__((always_inline)) {
           constexpr int j = decltype(step)::value;
           DotWeight w[kTileParts];

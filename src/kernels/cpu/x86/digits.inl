@@ -83,6 +83,7 @@ bool pack_digit_groups(const cpu::FloatTask& task, std::int64_t k, const float* 
 template <typename Decoder, bool kSmall>
 struct DigitRow {
   static constexpr int kBits = Decoder::kBits, kRows = 1, kDigits = 3;
+  static constexpr std::int64_t kAhead = kBits == 8 ? kNearBytes : (kBits == 2 ? 2 * kNearBytes : kPrefetchBytes);
   using Zeros = TableDecoder<4>;  // none
   const cpu::DigitGroup* entries;
   I table;  // of the values of codes in units, plus byte_offset: 64, repeated
@@ -127,13 +128,14 @@ struct DigitRow {
   /// Halves apart: of two vectors the low words, or the high ones, side by side.
   template <int kCount, int kHalf>
   [[gnu::always_inline]] void add_half(const cpu::DigitGroup& group, const std::byte* codes, F (&totals)[1][kCount][2]) const {
+    constexpr std::int64_t kFetch = kHalf == 0 ? kAhead : 0;
     Sums<kCount> sums;
     start<kCount>(group.start[kHalf], sums);
     unroll<0, 2>([&](auto pair) __attribute__((always_inline)) {
       constexpr int v = 2 * decltype(pair)::value;
       I words[kCount];
       for (int p = 0; p < kCount; ++p) {
-        const I a = load_lanes(codes + v * kVectorBytes + p * kPart * 4), b = load_lanes(codes + (v + 1) * kVectorBytes + p * kPart * 4);
+        const I a = load_part<kFetch>(codes + v * kVectorBytes, p), b = load_part<kFetch>(codes + (v + 1) * kVectorBytes, p);
         const I low = kHalf == 0 ? a : shift_right<16>(a), high = kHalf == 0 ? shift_left<16>(b) : b;
         words[p] = in_register(_mm512_mask_blend_epi16(0xAAAAAAAAu, low, high));
       }
@@ -159,7 +161,7 @@ struct DigitRow {
       add_half<kCount, 1>(group, codes, totals);
       return;
     }
-    const auto lane = [&](int v, int p) __attribute__((always_inline)) { return load_lanes(codes + v * kVectorBytes + p * kPart * 4); };
+    const auto lane = [&](int v, int p) __attribute__((always_inline)) { return load_part<kAhead>(codes + v * kVectorBytes, p); };
     Sums<kCount> sums;
     start<kCount>(group.start[0], sums);
     if constexpr (kBits == 3) {
@@ -171,11 +173,12 @@ struct DigitRow {
         take<kCount>(group, 2 * v, sums, [&](int p) { return _mm512_multishift_epi64_epi8(low, lanes[p]); });
         take<kCount>(group, 2 * v + 1, sums, [&](int p) { return _mm512_multishift_epi64_epi8(high, lanes[p]); });
       });
+      const auto lane_again = [&](int v, int p) __attribute__((always_inline)) { return load_part<0>(codes + v * kVectorBytes, p); };
       const I even = set_lanes(0x00FF00FFu);
       const auto choose = [&](I first, I second) { return _mm512_ternarylogic_epi32(even, first, second, 0xCA); };
-      take<kCount>(group, 6, sums, [&](int p) { return choose(shift_right<12>(lane(0, p)), shift_right<4>(lane(1, p))); });
+      take<kCount>(group, 6, sums, [&](int p) { return choose(shift_right<12>(lane_again(0, p)), shift_right<4>(lane_again(1, p))); });
       take<kCount>(group, 7, sums, [&](int p) {  // code 14, and code 15 whose bits lie apart
-        const I a = lane(0, p), b = lane(1, p), c = lane(2, p);
+        const I a = lane_again(0, p), b = lane_again(1, p), c = lane_again(2, p);
         const I high = and_or(shift_right<6>(b), set_lanes(0x02000200u), bit_and(shift_right<5>(c), set_lanes(0x04000400u)));
         return choose(shift_right<12>(c), and_or(shift_right<7>(a), set_lanes(0x01000100u), high));
       });
