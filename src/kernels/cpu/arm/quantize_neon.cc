@@ -36,8 +36,7 @@ inline VHalf widen_bytes(const std::uint8_t* from) {
 inline VF widen_half(VHalf half) { return (VF)vcvt_f32_f16((float16x4_t)half); }
 inline VF widen_fp16(const std::uint16_t* from) { return (VF)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from))); }
 inline VF multiply_add(VF a, VF b, VF c) { return (VF)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
-inline void stream(float* to, VF value) { store(to, value); }
-inline void fence() {}
+#include "kernels/cpu/arm/bytes_neon.inl"
 
 struct Table {
   uint8x16x4_t bytes;
@@ -55,18 +54,6 @@ inline VF look_up(const Table& table, VU code) {
   const auto v = [&](int i) { return (int32x4_t)each[i]; };
   return (VI)vpmaxq_s32(vpmaxq_s32(v(0), v(1)), vpmaxq_s32(v(2), v(3)));
 }
-
-/// The lowest byte of every lane of four vectors, in order.
-[[gnu::always_inline]] inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) {
-  const uint16x8_t low = vuzp1q_u16((uint16x8_t)a, (uint16x8_t)b), high = vuzp1q_u16((uint16x8_t)c, (uint16x8_t)d);
-  return (VBytes)vuzp1q_u8((uint8x16_t)low, (uint8x16_t)high);
-}
-[[gnu::always_inline]] inline VBytes highest_bytes(VF a, VF b, VF c, VF d) {
-  const uint16x8_t low = vuzp2q_u16((uint16x8_t)a, (uint16x8_t)b), high = vuzp2q_u16((uint16x8_t)c, (uint16x8_t)d);
-  return (VBytes)vuzp2q_u8((uint8x16_t)low, (uint8x16_t)high);
-}
-
-inline bool any_lane(VI mask) { return vmaxvq_u32((uint32x4_t)mask) != 0; }
 
 #include "kernels/cpu/quantize/portable.inl"
 

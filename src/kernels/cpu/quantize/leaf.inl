@@ -12,6 +12,7 @@ constexpr int kMaxCells = kChunk;
 #include "kernels/cpu/quantize/pack.inl"
 #include "kernels/cpu/quantize/stats.inl"
 #include "kernels/cpu/quantize/scales.inl"
+#include "kernels/cpu/quantize/run_codes.inl"
 #include "kernels/cpu/quantize/runs.inl"
 #include "kernels/cpu/quantize/quantize.inl"
 #include "kernels/cpu/quantize/dequantize.inl"

@@ -267,17 +267,18 @@ inline void emit(const QuantizePlan& plan, Scratch& scratch, int count, std::uin
   write_out(to, scratch.packed, bytes, plan.stream);
 }
 
-/// As many of the chunk's codes as its runs make; the rest goes vector by vector.
+/// As many of the chunk's codes as its runs make; the rest goes vector by vector. The chunk lies `into` its group.
 template <typename Encoder>
-inline int encode_whole_runs(const QuantizePlan& plan, const float* x, int count, const ChunkDivision& division, bool finite, std::int64_t ahead,
-                             bool around_caches, std::uint8_t* codes) {
+inline int encode_whole_runs(const QuantizePlan& plan, const float* x, int count, const ChunkDivision& division, bool finite, std::int64_t into,
+                             std::int64_t ahead, bool around_caches, std::uint8_t* codes) {
   using Run = typename RunOf<Encoder>::Type;
   using CellRun = typename CellRunOf<Encoder>::Type;
   if (!finite || division.quotient == Quotient::kDivide || division.scales.access == Access::kExpanded) return 0;
   if constexpr (!__is_same(Run, void))
     if (division.quotient == Quotient::kReciprocal && has_runs(plan)) {  // quotients are within the codes
       const Run run(plan.element);
-      if (around_caches) return encode_runs<true>(run, x, count, division.scales, ahead, codes);
+      const std::int64_t fetched = ahead - into + into / kFetchShareOf<true, Run>;
+      if (around_caches) return encode_runs<true>(run, x, count, division.scales, fetched, codes);
       return encode_runs<false>(run, x, count, division.scales, ahead, codes);
     }
   if constexpr (!__is_same(CellRun, void))
@@ -291,17 +292,17 @@ inline int encode_whole_runs(const QuantizePlan& plan, const float* x, int count
   return 0;
 }
 
-/// The codes of a chunk, `to` their place in the row.
+/// The codes of a chunk that lies `into` its group, `to` their place in the row.
 template <typename Encoder>
 inline void quantize_chunk(const QuantizePlan& plan, const Encoder& encoder, const float* x, int count, const ChunkDivision& division, bool finite,
-                           std::uint64_t seed, std::uint64_t index, std::int64_t ahead, Scratch& scratch, std::uint8_t* to) {
+                           std::uint64_t seed, std::uint64_t index, std::int64_t into, std::int64_t ahead, Scratch& scratch, std::uint8_t* to) {
   const int bits = plan.element.bits;
   if (bits > 8) {
     encode_chunk(encoder, division.quotient, finite, x, count, division.scales, seed, index, ahead, scratch.words);
     return emit(plan, scratch, count, to);
   }
   const bool in_place = bits == 8, around_caches = in_place && plan.stream && reinterpret_cast<std::uintptr_t>(to) % 64 == 0;
-  const int done = encode_whole_runs<Encoder>(plan, x, count, division, finite, ahead, around_caches, in_place ? to : scratch.bytes);
+  const int done = encode_whole_runs<Encoder>(plan, x, count, division, finite, into, ahead, around_caches, in_place ? to : scratch.bytes);
   if (done < count) {
     ChunkScales rest = division.scales;
     rest.phase += done / kLanes;
@@ -322,7 +323,7 @@ inline void encode_group(const QuantizeProblem& problem, const QuantizePlan& pla
       const int count = static_cast<int>(min_of(std::int64_t{kChunk}, group.col_end - col));
       const float* x = row_values(problem, row, col, count, scratch.values);
       quantize_chunk(plan, encoder, x, count, division_of_chunk(plan, group, col, count, scratch), finite, problem.seed,
-                     static_cast<std::uint64_t>(row * problem.cols + col), ahead, scratch, codes + col * plan.element.bits / 8);
+                     static_cast<std::uint64_t>(row * problem.cols + col), col - group.col, ahead, scratch, codes + col * plan.element.bits / 8);
     }
   }
 }

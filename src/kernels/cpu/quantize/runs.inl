@@ -1,50 +1,5 @@
 // The shortest way to codes of at most 8 bits: runs of finite values under one fp32 scale that was made from them, rounded to nearest.
-// No quotient can round beyond the largest value then, so that nothing is clamped; four vectors become one vector of bytes.
-
-constexpr int kRun = 4 * kLanes;  // values that become one vector
-
-/// Codes of whole steps: the low bits of the quotient + 1.5 * 2^23 steps.
-struct IntegerRun {
-  static constexpr bool kFetchesAhead = false;  ///< so short that fetching by hand only competes with the hardware
-  float magic;
-  std::uint8_t mask;
-  explicit IntegerRun(const ElementPlan& element) : magic(12582912.0f / element.unit), mask(static_cast<std::uint8_t>(element.mask)) {}
-
-  [[gnu::always_inline]] VBytes operator()(const VF (&)[4], const VF (&quotient)[4]) const {
-    VU sum[4];
-    for (int i = 0; i < 4; ++i) sum[i] = as_bits(quotient[i] + magic);
-    return lowest_bytes(sum[0], sum[1], sum[2], sum[3]) & mask;
-  }
-};
-
-/// With 2^e the binade of |q|, or the lowest one if that is higher, the sum 2^(e + 23 - M) + |q| rounds q to the spacing 2^(e - M) of the
-/// format: its fp32 bits are E << 23 | n, where n counts spacings and E is the field of e + 23 - M. The code is n + ((E - E0) << M).
-struct FloatRun {
-  static constexpr bool kFetchesAhead = true;  ///< there is time to fetch what is measured next
-  std::int32_t lowest;     ///< fp32 bits of the lowest binade
-  float up;                ///< 2^(23 - M)
-  int shift;               ///< 23 - M
-  std::uint8_t base;       ///< E0 << M, as far as it is in a byte
-  std::uint8_t magnitude;  ///< 2^(bits - 1) - 1
-  int sign_shift;          ///< 8 - bits
-  explicit FloatRun(const ElementPlan& element)
-      : lowest(element.format.lowest_field << 23), up(float_of(static_cast<std::uint32_t>(127 + element.format.shift) << 23)), shift(element.format.shift),
-        base(static_cast<std::uint8_t>((element.format.lowest_field + element.format.shift) << element.format.mantissa_bits)),
-        magnitude(static_cast<std::uint8_t>(element.format.magnitude_mask)), sign_shift(8 - element.bits) {}
-
-  VBytes operator()(const VF (&value)[4], const VF (&quotient)[4]) const {
-    VU code[4];
-    for (int i = 0; i < 4; ++i) {
-      const VI of = magnitude_of(quotient[i]);
-      const VF binade = as_float(larger(of & kInfinityBits, splat(lowest)));
-      const VU sum = as_bits(multiply_add(binade, splat(up), as_float(of)));
-      code[i] = sum + (sum >> shift);
-    }
-    const VBytes magnitudes = (lowest_bytes(code[0], code[1], code[2], code[3]) - base) & magnitude;
-    const VBytes signs = highest_bytes(value[0], value[1], value[2], value[3]) & std::uint8_t{0x80};
-    return magnitudes | (VBytes)((VL)signs >> sign_shift);
-  }
-};
+// No quotient can round beyond the largest value then, so that nothing is clamped; four vectors become one vector of bytes (run_codes.inl).
 
 /// The short way of an encoder, if it has one.
 template <typename Encoder>
@@ -132,13 +87,17 @@ inline void encode_cells(const Run run, const float* x, int count, const ChunkSc
   }
 }
 
-/// The codes of `count` values, a multiple of kRun, divided by 1 / (high + low); fetches what lies `ahead`.
+/// What part of the next values a run fetches, evenly; codes that do not stream are packed afterwards, which takes time as well.
+template <bool kStream, typename Run>
+constexpr int kFetchShareOf = kStream ? Run::kFetchShare : 1;
+
+/// The codes of `count` values, a multiple of kRun, divided by 1 / (high + low); fetches what lies `ahead` of x, or the first part of it.
 template <bool kStream, typename Run>
 inline void encode_run(const Run run, const float* x, int count, float high, float low, std::int64_t ahead, std::uint8_t* codes) {
+  constexpr int kShare = kFetchShareOf<kStream, Run>;
   for (int i = 0; i < count; i += kRun) {
-    if constexpr (Run::kFetchesAhead || !kStream) {  // what does not stream is packed afterwards, which takes time as well
-      for (int line = 0; line < kRun * 4; line += 64) __builtin_prefetch(reinterpret_cast<const char*>(x + i + ahead) + line, 0, 2);
-    }
+    for (int line = 0; line < kRun * 4 / kShare; line += 64)
+      __builtin_prefetch(reinterpret_cast<const char*>(x + i / kShare + ahead) + line, 0, 2);
     VF value[4], quotient[4];
     for (int v = 0; v < 4; ++v) {
       value[v] = load<VF>(x + i + v * kLanes);
@@ -160,7 +119,8 @@ inline int encode_runs(const Run& run, const float* x, int count, const ChunkSca
   int done = 0;
   for (int cell = 0; done < count && (cell_count % kRun == 0 || cell_count == count); ++cell) {
     const int whole = min_of(cell_count, count - done) / kRun * kRun;
-    encode_run<kStream>(run, x + done, whole, scales.factor[cell], scales.low[cell], ahead, codes + done);
+    const std::int64_t fetched = ahead - done + done / kFetchShareOf<kStream, Run>;
+    encode_run<kStream>(run, x + done, whole, scales.factor[cell], scales.low[cell], fetched, codes + done);
     done += whole;
     if (whole < cell_count) break;
   }

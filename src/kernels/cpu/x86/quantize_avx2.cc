@@ -34,8 +34,7 @@ inline VHalf widen_bytes(const std::uint8_t* from) { return (VHalf)_mm_cvtepu8_e
 inline VF widen_half(VHalf half) { return (VF)_mm256_cvtph_ps((__m128i)half); }
 inline VF widen_fp16(const std::uint16_t* from) { return (VF)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
 inline VF multiply_add(VF a, VF b, VF c) { return (VF)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
-inline void stream(float* to, VF value) { _mm256_stream_ps(to, (__m256)value); }
-inline void fence() { _mm_sfence(); }
+#include "kernels/cpu/x86/bytes_avx2.inl"
 
 struct Table {
   VF low, high;
@@ -57,16 +56,6 @@ inline VF look_up(const Table& table, VU code) {
   }
   return (VI)_mm256_max_epi32(_mm256_permute2x128_si256(four[0], four[1], 0x20), _mm256_permute2x128_si256(four[0], four[1], 0x31));
 }
-
-/// One byte of every lane of four vectors, in order. Packing works within the halves of a register; the last step joins them.
-inline VBytes pack_lanes(VU a, VU b, VU c, VU d) {
-  const __m256i low = _mm256_packus_epi32((__m256i)a, (__m256i)b), high = _mm256_packus_epi32((__m256i)c, (__m256i)d);
-  return (VBytes)_mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-}
-[[gnu::always_inline]] inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) { return pack_lanes(a & 0xFFu, b & 0xFFu, c & 0xFFu, d & 0xFFu); }
-[[gnu::always_inline]] inline VBytes highest_bytes(VF a, VF b, VF c, VF d) { return pack_lanes(as_bits(a) >> 24, as_bits(b) >> 24, as_bits(c) >> 24, as_bits(d) >> 24); }
-
-inline bool any_lane(VI mask) { return _mm256_movemask_epi8((__m256i)mask) != 0; }
 
 #include "kernels/cpu/quantize/portable.inl"
 

@@ -26,8 +26,7 @@ inline VHalf widen_bytes(const std::uint8_t* from) { return (VHalf)_mm256_cvtepu
 inline VF widen_half(VHalf half) { return (VF)_mm512_cvtph_ps((__m256i)half); }
 inline VF widen_fp16(const std::uint16_t* from) { return (VF)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
 inline VF multiply_add(VF a, VF b, VF c) { return (VF)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
-inline void stream(float* to, VF value) { _mm512_stream_ps(to, (__m512)value); }
-inline void fence() { _mm_sfence(); }
+#include "kernels/cpu/x86/bytes_avx512.inl"
 
 struct Table {
   VF values;
@@ -67,26 +66,6 @@ struct LowBytes {
   }
   VL load(const std::uint8_t* from) const { return (VL)_mm512_permutexvar_epi8(_mm512_load_si512(kIndices.apart), _mm512_loadu_si512(from)); }
 };
-
-/// One byte of every lane of four vectors, in order.
-template <int kByte>
-[[gnu::always_inline]] inline VBytes bytes_of_lanes(__m512i a, __m512i b, __m512i c, __m512i d) {
-  struct Indices {
-    alignas(64) std::uint8_t at[64];
-  };
-  static constexpr Indices kIndices = [] {
-    Indices indices{};
-    for (int i = 0; i < 64; ++i) indices.at[i] = static_cast<std::uint8_t>(4 * (i % 32) + kByte);
-    return indices;
-  }();
-  const __m512i indices = _mm512_load_si512(kIndices.at);
-  const __m512i low = _mm512_permutex2var_epi8(a, indices, b), high = _mm512_permutex2var_epi8(c, indices, d);
-  return (VBytes)_mm512_inserti64x4(low, _mm512_castsi512_si256(high), 1);
-}
-[[gnu::always_inline]] inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) { return bytes_of_lanes<0>((__m512i)a, (__m512i)b, (__m512i)c, (__m512i)d); }
-[[gnu::always_inline]] inline VBytes highest_bytes(VF a, VF b, VF c, VF d) { return bytes_of_lanes<3>((__m512i)a, (__m512i)b, (__m512i)c, (__m512i)d); }
-
-inline bool any_lane(VI mask) { return _mm512_movepi32_mask((__m512i)mask) != 0; }
 
 #include "kernels/cpu/quantize/leaf.inl"
 
