@@ -29,17 +29,24 @@ namespace cpu {
 struct ElementPlan;  // kernels/cpu/quantize/plan.h
 }
 
-/// The quantization of one row in the usual case: symmetric int8 or fp8 with dynamic fp32 scales, nearest even.
+/// What the first pass of a norm over a row found. A thread hands it from row to row: a row's first pass runs before the row above it is
+/// encoded, so that neither waits for the end of the other's sums.
+struct FirstPass {
+  std::int64_t row = -1;                ///< -1: none
+  float value = 0.0f;                   ///< RMSNorm: 1 / sqrt(mean of squares + epsilon); LayerNorm: the mean
+};
+
+/// The quantization of rows in the usual case: symmetric int8 or fp8 with dynamic fp32 scales, nearest even.
 struct FusedFinish {
   std::int64_t cols = 0;
   std::int64_t block = 0;               ///< columns of a scale: cols, or a multiple of 64
   const cpu::ElementPlan* element = nullptr;
   float largest = 0.0f;                 ///< value of the element
-  float* scales = nullptr;              ///< of this row
-  std::uint8_t* codes = nullptr;        ///< [cols]
+  float* scales = nullptr;              ///< from the first row on
+  std::uint8_t* codes = nullptr;        ///< [.., cols], from the first row on
   bool around_caches = false;           ///< the codes of all rows will not fit into caches
-  const void* next[2] = {};             ///< rows of cols * next_bytes that will be read next, or null
-  std::int64_t next_bytes = 0;
+  std::int64_t end = 0;                 ///< of the thread's rows
+  FirstPass* first = nullptr;           ///< norms: of the first row or none; afterwards of the row after the last, or none
 };
 
 /// A row of the table. run writes the fp32 rows [row_begin, row_end) that are to be quantized to y [.., cols], contiguous, which
@@ -49,9 +56,9 @@ struct FusedKernel {
   Isa isa;
   bool (*accepts)(const FusedProblem&);
   void (*run)(const FusedProblem&, std::int64_t row_begin, std::int64_t row_end, float* y);
-  /// Produces and quantizes one row. False where the general quantizer must do it, from the row in y: a value is not finite, or a
-  /// scale lies beyond 2^-60 .. 2^60. Null where there is none.
-  bool (*quantize)(const FusedProblem&, std::int64_t row, const FusedFinish&, float* y);
+  /// Produces and quantizes rows [row_begin, row_end) and returns row_end, or the first of them that the general quantizer must do, from
+  /// the row in y: a value is not finite, or a scale lies beyond 2^-60 .. 2^60. Null where there is none.
+  std::int64_t (*quantize)(const FusedProblem&, std::int64_t row_begin, std::int64_t row_end, const FusedFinish&, float* y);
   void (*fence)();                      ///< after the last row of a thread; null where quantize is
 };
 

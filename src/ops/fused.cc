@@ -27,6 +27,8 @@ namespace {
 constexpr std::int64_t kScratchElements = 4096;
 // Rows whose codes are gathered before they are written in another layout, so that stores are runs of 16 * 32 bytes.
 constexpr std::int64_t kGatheredRows = 16;
+// A load waits for earlier stores to the same place in another page, as if they met.
+constexpr std::size_t kPage = 4096;
 
 std::size_t scale_bytes(const Format& format) { return format.bits / 8u; }
 
@@ -125,12 +127,16 @@ void quantize_rows(const Plan& plan, std::int64_t begin, std::int64_t end, const
   plan.quantizer->run(problem, {0, problem.rows, 0, problem.cols});
 }
 
-const void* row_of(const void* data, DType dtype, std::int64_t stride, std::int64_t row) {
-  return data == nullptr ? nullptr : static_cast<const std::byte*>(data) + row * stride * (bits_of(dtype) / 8);
-}
+/// What a thread keeps from row to row.
+struct Worker {
+  std::int64_t end;   ///< of its rows
+  float* y;           ///< fp32 rows between producer and quantizer
+  FirstPass first{};
+};
 
 /// Rows [begin, end): produced into y, quantized into codes (a row-major block of its own).
-void run_group(const Plan& plan, std::int64_t begin, std::int64_t end, float* y, std::uint8_t* codes) {
+void run_group(const Plan& plan, Worker& worker, std::int64_t begin, std::int64_t end, std::uint8_t* codes) {
+  float* y = worker.y;
   const FusedProblem& fused = plan.fused;
   if (plan.element == nullptr) {
     plan.producer->run(fused, begin, end, y);
@@ -139,15 +145,14 @@ void run_group(const Plan& plan, std::int64_t begin, std::int64_t end, float* y,
   }
   FusedFinish finish{.cols = fused.cols, .block = plan.quantize.grid.tile_cols, .element = plan.element,
                      .largest = static_cast<float>(plan.quantize.scheme.element.largest()), .around_caches = plan.around_caches,
-                     .next_bytes = bits_of(fused.dtype) / 8};
-  for (std::int64_t row = begin; row < end; ++row, codes += plan.quantize.row_bytes) {
+                     .end = worker.end, .first = &worker.first};
+  for (std::int64_t row = begin; row < end;) {
     finish.scales = static_cast<float*>(plan.quantize.scales) + row * plan.quantize.grid.cols;
-    finish.codes = codes;
-    // Three streams of memory at once are better left to the hardware.
-    const bool more = row + 1 < fused.rows && fused.op != FusedOp::kAddRmsNorm;
-    finish.next[0] = more ? row_of(fused.x, fused.dtype, fused.x_stride, row + 1) : nullptr;
-    finish.next[1] = more ? row_of(fused.other, fused.dtype, fused.other_stride, row + 1) : nullptr;
-    if (!plan.producer->quantize(fused, row, finish, y)) quantize_rows(plan, row, row + 1, y, codes);
+    finish.codes = codes + static_cast<std::size_t>(row - begin) * plan.quantize.row_bytes;
+    row = plan.producer->quantize(fused, row, end, finish, y);
+    if (row == end) break;
+    quantize_rows(plan, row, row + 1, y, codes + static_cast<std::size_t>(row - begin) * plan.quantize.row_bytes);
+    ++row;
   }
 }
 
@@ -162,17 +167,27 @@ void scatter(const Plan& plan, std::int64_t begin, std::int64_t end, const std::
 }
 
 void run_rows(const Plan& plan, std::int64_t begin, std::int64_t end, float* y, std::uint8_t* block) {
+  Worker worker{.end = end, .y = y};
+  const std::int64_t group = plan.element != nullptr ? kGatheredRows : plan.group;
   if (plan.layout == Layout::kRow) {
-    for (std::int64_t row = begin; row < end; row += plan.group)
-      run_group(plan, row, std::min(end, row + plan.group), y, plan.quantize.codes + static_cast<std::size_t>(row) * plan.quantize.row_bytes);
+    for (std::int64_t row = begin; row < end; row += group)
+      run_group(plan, worker, row, std::min(end, row + group),
+                plan.quantize.codes + static_cast<std::size_t>(row) * plan.quantize.row_bytes);
     return;
   }
   for (std::int64_t first = begin; first < end; first += kGatheredRows) {
     const std::int64_t last = std::min(end, first + kGatheredRows);
-    for (std::int64_t row = first; row < last; row += plan.group)
-      run_group(plan, row, std::min(last, row + plan.group), y, block + (row - first) * plan.fused.cols);
+    for (std::int64_t row = first; row < last; row += group)
+      run_group(plan, worker, row, std::min(last, row + group), block + (row - first) * plan.fused.cols);
     scatter(plan, first, last, block);
   }
+}
+
+/// Where in `memory`, which has a page to spare, a row is best stored that is made of `read`: a quarter of a page behind it, so that loads
+/// run ahead of stores to the same place in a page.
+float* place_behind(const void* read, std::byte* memory) {
+  const std::size_t wanted = reinterpret_cast<std::uintptr_t>(read) + kPage * 3 / 4, found = reinterpret_cast<std::uintptr_t>(memory);
+  return reinterpret_cast<float*>(memory + (wanted - found) % kPage / 64 * 64);
 }
 
 void run_plan(const Plan& plan) {
@@ -180,7 +195,7 @@ void run_plan(const Plan& plan) {
   if (rows == 0 || cols == 0) return;
   const std::int64_t units = (rows + kGatheredRows - 1) / kGatheredRows;
   const std::int64_t threads = std::min<std::int64_t>(omp_get_max_threads(), units);
-  const std::size_t y_bytes = static_cast<std::size_t>((plan.group * cols + 15) / 16 * 16) * sizeof(float);
+  const std::size_t y_bytes = static_cast<std::size_t>((plan.group * cols + 15) / 16 * 16) * sizeof(float) + kPage;
   const std::size_t block_bytes = plan.layout == Layout::kRow ? 0 : static_cast<std::size_t>((kGatheredRows * cols + 63) / 64 * 64);
   const Buffer scratch = Buffer::allocate(static_cast<std::size_t>(threads) * (y_bytes + block_bytes));
 #pragma omp parallel num_threads(static_cast<int>(threads)) if (threads > 1)
@@ -189,7 +204,8 @@ void run_plan(const Plan& plan) {
     const std::int64_t thread = omp_get_thread_num(), count = omp_get_num_threads();
     std::byte* mine = scratch.data() + static_cast<std::size_t>(thread) * (y_bytes + block_bytes);
     const std::int64_t begin = units * thread / count * kGatheredRows, end = std::min(rows, units * (thread + 1) / count * kGatheredRows);
-    run_rows(plan, begin, end, reinterpret_cast<float*>(mine), reinterpret_cast<std::uint8_t*>(mine + y_bytes));
+    float* y = place_behind(plan.fused.weight != nullptr ? plan.fused.weight : plan.fused.x, mine);
+    run_rows(plan, begin, end, y, reinterpret_cast<std::uint8_t*>(mine + y_bytes));
     if (plan.element != nullptr) plan.producer->fence();
   }
 }

@@ -1,12 +1,13 @@
 // The fused neighbours, kLanes elements at a time: reference/fused.cc, bit for bit. A leaf includes this file inside its own
-// namespace, after vector.inl, quantize/encode.inl and its own
-//   widen_half(VHalf) -> VF and narrow_half(VF) -> VHalf (nearest even, finite or NaN)
-//   widen_bits(VHalf) -> VU and narrow_bits(VU) -> VHalf: words to lanes and back
+// namespace, after vector.inl, quantize/encode.inl, quantize/run_codes.inl and its own
+//   widen_half(VHalf) -> VF and narrow_half(VF) -> VHalf (nearest even, finite or NaN), widen_bf16(VHalf) -> VF
+//   narrow_bits(VU) -> VHalf: lanes to words
 //   multiply_add(a, b, c) = a b + c with one rounding
-//   write_codes(to, VU (&codes)[64 / kLanes], around_caches): 64 bytes, the low ones of the lanes, and fence()
+//   stream(to, VF): a store around the caches, and fence()
 //
-// Mapping:  rows one after the other; memory is read once per row, by the pass that sums (norms) or produces; later passes find the row
-//           in the caches. fused_quantize_row also makes the codes, some blocks at a time; fused_run leaves that to a quantize kernel.
+// Mapping:  rows one after the other; memory is read once per row, by the first pass (norms) or the one that produces; later passes find
+//           the row in the caches. fused_quantize_rows also makes the codes, some blocks at a time; fused_run leaves that to a quantize
+//           kernel. The first pass over the next row runs between the pass that produces this one and the one that encodes it.
 // Bound:    memory; 2 or 4 bytes read per element and operand, 1 written.
 
 /// n of kLanes elements; the others are zero.
@@ -34,7 +35,7 @@ struct Values {
   VF at(std::int64_t index, int n) const {
     if constexpr (kType == 0) return load_part<VF>(static_cast<const float*>(data) + index, n);
     if constexpr (kType == 1) return widen_half(load_part<VHalf>(static_cast<const std::uint16_t*>(data) + index, n));
-    if constexpr (kType == 2) return as_float(widen_bits(load_part<VHalf>(static_cast<const std::uint16_t*>(data) + index, n)) << 16);
+    if constexpr (kType == 2) return widen_bf16(load_part<VHalf>(static_cast<const std::uint16_t*>(data) + index, n));
   }
 };
 
@@ -63,29 +64,24 @@ inline VF store_rounded(void* data, std::int64_t index, VF value, int n) {
 /// Writes a finished value; every NaN becomes the same one.
 inline void finish_part(float* y, VF value, int n) { store_part(y, value == value ? value : as_float(splat(0x7FC00000)), n); }
 
-template <bool kValue>
-struct Constant {};
+/// Rows to fetch, a line at a time and evenly: a processor drops fetches that find no free miss buffer, so that most of a burst is lost.
+/// Part of a row comes while values are produced and part while they are encoded.
+struct FetchedRows {
+  const char* first;   ///< null where there is none
+  const char* second;
+  std::int64_t producing_at, encoding_at;        ///< bytes of a row before each part
+  std::int64_t producing_lines, encoding_lines;  ///< of a part, per 64 columns
+  // Always inline: the compiler drops calls of functions that do nothing but fetch.
+  /// Of columns [i, i + 64).
+  [[gnu::always_inline]] void while_producing(std::int64_t i) const { fetch(producing_at + i * producing_lines, producing_lines); }
+  [[gnu::always_inline]] void while_encoding(std::int64_t i) const { fetch(encoding_at + i * encoding_lines, encoding_lines); }
 
-/// The row that is read next, or none: half of it is fetched while a norm sums, the other half while y is made. Not while codes are
-/// written around the caches: fetches would take the buffers that gather them.
-struct NextRow {
-  const char* data = nullptr;
-  std::int64_t half = 0;   ///< bytes
-  std::int64_t bytes = 0;  ///< of a value
-  /// Of the half's columns [i, i + kLanes).
-  void fetch_first(std::int64_t i) const {
-    if (data != nullptr) __builtin_prefetch(data + i * bytes / 2, 0, 2);
-  }
-  /// Of the half's columns [i, i + 64).
-  void fetch_second(std::int64_t i) const {
-    const char* at = data + half + i * bytes / 2;
-    for (std::int64_t line = 0; data != nullptr && line < bytes / 2; ++line) __builtin_prefetch(at + line * 64, 0, 2);
+ private:
+  [[gnu::always_inline]] void fetch(std::int64_t at, std::int64_t lines) const {
+    for (std::int64_t line = 0; first != nullptr && line < lines; ++line) __builtin_prefetch(first + at + line * 64, 0, 2);
+    for (std::int64_t line = 0; second != nullptr && line < lines; ++line) __builtin_prefetch(second + at + line * 64, 0, 2);
   }
 };
-
-inline NextRow next_row(const FusedFinish& finish) {
-  return {static_cast<const char*>(finish.next[0]), finish.cols * finish.next_bytes / 2, finish.next_bytes};
-}
 
 /// body(index, n) for vectors of kLanes and the rest.
 template <typename Body>
@@ -107,37 +103,38 @@ inline float folded(VF value) {
   else return folded<kDistance / 2>(value + exchanged<kDistance>(value, std::make_integer_sequence<int, kLanes>()));
 }
 
-/// The sum of format/row_sum.h; join(sums, index, n) adds n summands to partial sums and leaves the others. Segments do not wait for each
-/// other: kPairs takes two at a time, so that twice as many additions are under way. Not where join stores: what is loaded 4 KiB further
-/// would wait for it.
+/// total + the segments of format/row_sum.h in [begin, end), begin a multiple of 1024; join(sums, index, n) adds n summands to partial sums
+/// and leaves the others. Segments do not wait for each other: kPairs takes two at a time, so that twice as many additions are under way.
+/// Not where join stores: what is loaded 4 KiB further would wait for it. `fetched`, where it is not null, is fetched meanwhile, a byte
+/// per column.
 template <bool kPairs, typename Join>
-inline double row_sum_of(std::int64_t count, const Join& join) {
+inline double row_sum_of(double total, std::int64_t begin, std::int64_t end, const char* fetched, const Join& join) {
   constexpr int kParts = 32 / kLanes;
   const auto fold = [](VF (&sums)[kParts]) {
     for (int half = kParts / 2; half > 0; half /= 2)
       for (int part = 0; part < half; ++part) sums[part] += sums[part + half];
     return static_cast<double>(folded(sums[0]));
   };
-  double total = 0.0;
-  std::int64_t begin = 0;
-  for (; kPairs && begin + 2048 <= count; begin += 2048) {
+  for (; kPairs && begin + 2048 <= end; begin += 2048) {
     VF first[kParts] = {}, second[kParts] = {};
-    for (std::int64_t i = begin; i < begin + 1024; i += 32)
+    for (std::int64_t i = begin; i < begin + 1024; i += 32) {
+      if (fetched != nullptr) __builtin_prefetch(fetched + begin + 2 * (i - begin), 0, 2);
       for (int part = 0; part < kParts; ++part) {
         first[part] = join(first[part], i + part * kLanes, kLanes);
         second[part] = join(second[part], i + 1024 + part * kLanes, kLanes);
       }
+    }
     total += fold(first);
     total += fold(second);
   }
-  for (; begin < count; begin += 1024) {
-    const std::int64_t end = min_of<std::int64_t>(begin + 1024, count);
+  for (; begin < end; begin += 1024) {
+    const std::int64_t stop = min_of<std::int64_t>(begin + 1024, end);
     VF sums[kParts] = {};
     std::int64_t i = begin;
-    for (; i + 32 <= end; i += 32)
+    for (; i + 32 <= stop; i += 32)
       for (int part = 0; part < kParts; ++part) sums[part] = join(sums[part], i + part * kLanes, kLanes);
-    for (int part = 0; part < kParts && i + part * kLanes < end; ++part)
-      sums[part] = join(sums[part], i + part * kLanes, static_cast<int>(min_of<std::int64_t>(kLanes, end - i - part * kLanes)));
+    for (int part = 0; part < kParts && i + part * kLanes < stop; ++part)
+      sums[part] = join(sums[part], i + part * kLanes, static_cast<int>(min_of<std::int64_t>(kLanes, stop - i - part * kLanes)));
     total += fold(sums);
   }
   return total;
@@ -195,55 +192,67 @@ inline auto with_type(DType dtype, const void* data, const Work& work) {
   }
 }
 
-/// The first pass of RMSNorm over a row, which also stores the residual and keeps a 16-bit row as fp32 in y; then
-/// use(produce, twice), produce(i, n) the normalized values, twice: whether they may be produced again once y is written over.
-template <int kType, typename Use>
-inline auto with_rms_norm(const FusedProblem& problem, std::int64_t row, float* y, const NextRow& next, const Use& use) {
-  const std::int64_t cols = problem.cols, first = row * problem.x_stride, second = row * problem.other_stride;
+/// total + what columns [begin, end) of a row add to the sum of a norm's first pass, of its squares or values; begin is a multiple of 1024.
+/// kAddRmsNorm also stores the residual.
+template <int kType>
+[[gnu::noinline]] double first_pass(const FusedProblem& problem, std::int64_t row, double total, std::int64_t begin, std::int64_t end,
+                                    const char* fetched = nullptr) {
+  const std::int64_t first = row * problem.x_stride, second = row * problem.other_stride;
   const Values<kType> x{problem.x}, other{problem.other};
-  const bool adds = problem.op == FusedOp::kAddRmsNorm;
-  const double sum = adds ? row_sum_of<false>(cols, [&](VF sums, std::int64_t i, int n) {
+  if (problem.op == FusedOp::kLayerNorm)
+    return row_sum_of<true>(total, begin, end, fetched, [&](VF sums, std::int64_t i, int n) { return sums + x.at(first + i, n); });
+  if (problem.op == FusedOp::kRmsNorm)
+    return row_sum_of<true>(total, begin, end, fetched, [&](VF sums, std::int64_t i, int n) {
+      const VF value = x.at(first + i, n);
+      return multiply_add(value, value, sums);
+    });
+  return row_sum_of<false>(total, begin, end, nullptr, [&](VF sums, std::int64_t i, int n) {
     const VF value = store_rounded<kType>(problem.residual, second + i, x.at(first + i, n) + other.at(second + i, n), n);
-    if constexpr (kType != 0) store_part(y + i, value, n);
-    return multiply_add(value, value, sums);
-  }) : row_sum_of<kType == 0>(cols, [&](VF sums, std::int64_t i, int n) {
-    next.fetch_first(i);
-    const VF value = x.at(first + i, n);
-    if constexpr (kType != 0) store_part(y + i, value, n);
     return multiply_add(value, value, sums);
   });
-  const VF factor = splat(inverse_root(sum, cols, problem.epsilon));
-  const float* stored = adds ? static_cast<const float*>(problem.residual) + second : static_cast<const float*>(problem.x) + first;
-  const Values<0> summed{kType != 0 ? y : stored};  // in the caches still
+}
+
+/// FirstPass::value of a row's sum.
+inline float first_value(const FusedProblem& problem, double sum) {
+  if (problem.op == FusedOp::kLayerNorm) return static_cast<float>(sum / static_cast<double>(problem.cols));
+  return inverse_root(sum, problem.cols, problem.epsilon);
+}
+
+/// use(producer), producer(row, value) the function that gives the values (i, n) of a row of RMSNorm, whose first pass found `value`.
+template <int kType, typename Use>
+inline auto with_rms_norm(const FusedProblem& problem, const Use& use) {
+  const bool adds = problem.op == FusedOp::kAddRmsNorm;
+  const Values<kType> x{adds ? problem.residual : problem.x};  // in the caches still
+  const std::int64_t stride = adds ? problem.other_stride : problem.x_stride;
   const auto weighted = [&](const auto& weight) {
-    return use([&](std::int64_t i, int n) { return (summed.at(i, n) * factor) * weight.at(i, n); }, Constant<kType == 0>{});
+    return use([=](std::int64_t row, float value) {
+      const VF factor = splat(value);
+      return [=](std::int64_t i, int n) { return (x.at(row * stride + i, n) * factor) * weight.at(i, n); };
+    });
   };
   return problem.weight == nullptr ? weighted(Ones{}) : with_type(problem.weight_dtype, problem.weight, weighted);
 }
 
-/// The same for LayerNorm: two passes, of the mean and of the squares.
+/// The same for LayerNorm; the producer first runs the pass of the squares.
 template <int kType, typename Use>
-inline auto with_layer_norm(const FusedProblem& problem, std::int64_t row, float* y, const NextRow& next, const Use& use) {
-  const std::int64_t cols = problem.cols, first = row * problem.x_stride;
-  const Values<kType> from{problem.x};
-  const double sum = row_sum_of<kType == 0>(cols, [&](VF sums, std::int64_t i, int n) {
-    next.fetch_first(i);
-    const VF value = from.at(first + i, n);
-    if constexpr (kType != 0) store_part(y + i, value, n);
-    return sums + value;
-  });
-  const Values<0> x{kType != 0 ? y : static_cast<const float*>(problem.x) + first};
-  const VF mean = splat(static_cast<float>(sum / static_cast<double>(cols)));
-  const VI lanes = lane_numbers();
-  const double squares = row_sum_of<true>(cols, [&](VF sums, std::int64_t i, int n) {
-    const VF difference = x.at(i, n) - mean;
-    const VF joined = multiply_add(difference, difference, sums);
-    return n == kLanes ? joined : (lanes < n ? joined : sums);
-  });
-  const VF factor = splat(inverse_root(squares, cols, problem.epsilon));
+inline auto with_layer_norm(const FusedProblem& problem, const Use& use) {
+  const Values<kType> x{problem.x};
+  const std::int64_t cols = problem.cols, stride = problem.x_stride;
+  const float epsilon = problem.epsilon;
   const auto finish = [&](const auto& weight, const auto& bias) {
-    const auto produce = [&](std::int64_t i, int n) { return multiply_add((x.at(i, n) - mean) * factor, weight.at(i, n), bias.at(i, n)); };
-    return use(produce, Constant<kType == 0>{});
+    return use([=](std::int64_t row, float value) {
+      const VF mean = splat(value);
+      const VI lanes = lane_numbers();
+      const double squares = row_sum_of<true>(0.0, 0, cols, nullptr, [=](VF sums, std::int64_t i, int n) {
+        const VF difference = x.at(row * stride + i, n) - mean;
+        const VF joined = multiply_add(difference, difference, sums);
+        return n == kLanes ? joined : (lanes < n ? joined : sums);
+      });
+      const VF factor = splat(inverse_root(squares, cols, epsilon));
+      return [=](std::int64_t i, int n) {
+        return multiply_add((x.at(row * stride + i, n) - mean) * factor, weight.at(i, n), bias.at(i, n));
+      };
+    });
   };
   return with_type(problem.weight_dtype, problem.weight, [&](const auto& weight) {
     auto bias = weight;
@@ -259,14 +268,17 @@ template <int kType>
 inline void fused_row(const FusedProblem& problem, std::int64_t row, float* y) {
   const std::int64_t first = row * problem.x_stride, second = row * problem.other_stride;
   const Values<kType> x{problem.x}, other{problem.other};
-  const auto write = [&](const auto& produce, Constant<kType == 0> = {}) {
+  const auto write = [&](const auto& produce) {
     for_vectors(problem.cols, [&](std::int64_t i, int n) { finish_part(y + i, produce(i, n), n); });
+  };
+  const auto write_norm = [&](const auto& producer) {
+    write(producer(row, first_value(problem, first_pass<kType>(problem, row, 0.0, 0, problem.cols))));
   };
   switch (problem.op) {
     case FusedOp::kIdentity: return write([&](std::int64_t i, int n) { return x.at(first + i, n); });
-    case FusedOp::kLayerNorm: return with_layer_norm<kType>(problem, row, y, NextRow{}, write);
+    case FusedOp::kLayerNorm: return with_layer_norm<kType>(problem, write_norm);
     case FusedOp::kRmsNorm:
-    case FusedOp::kAddRmsNorm: return with_rms_norm<kType>(problem, row, y, NextRow{}, write);
+    case FusedOp::kAddRmsNorm: return with_rms_norm<kType>(problem, write_norm);
     case FusedOp::kSiluMul: return write([&](std::int64_t i, int n) { return silu_of(x.at(first + i, n)) * other.at(second + i, n); });
     case FusedOp::kGelu: return write([&](std::int64_t i, int n) { return gelu_of(x.at(first + i, n)); });
     case FusedOp::kGeluTanh: return write([&](std::int64_t i, int n) { return gelu_tanh_of(x.at(first + i, n)); });
@@ -287,80 +299,55 @@ void fused_run(const FusedProblem& problem, std::int64_t row_begin, std::int64_t
 
 /// 1 / s in two parts, whose product with y has the code of y / s (tests/format/division_test.cc).
 struct Divisor {
-  float high, low;
-  VF operator()(VF y) const { return multiply_add(y, splat(high), y * low); }
+  VF high, low;
+  VF operator()(VF y) const { return multiply_add(y, high, y * low); }
 };
 
-/// The codes are the low bytes; the scale was made from the values, so that none is beyond the largest.
-struct Int8Codes {
-  explicit Int8Codes(const ElementPlan&) {}
-  VU operator()(VF, VF quotient) const { return as_bits(quotient + 12582912.0f); }  // 1.5 * 2^23: the low byte is the integer
-};
-
-/// As FloatRun of quantize/runs.inl: the sum of a binade and the quotient counts spacings.
-struct Float8Codes {
-  std::int32_t lowest;
-  float up;
-  int shift;
-  std::uint32_t base;
-  explicit Float8Codes(const ElementPlan& element)
-      : lowest(element.format.lowest_field << 23), up(float_of(static_cast<std::uint32_t>(127 + element.format.shift) << 23)),
-        shift(element.format.shift),
-        base(static_cast<std::uint32_t>(element.format.lowest_field + element.format.shift) << element.format.mantissa_bits) {}
-  VU operator()(VF y, VF quotient) const {
-    const VI magnitude = magnitude_of(quotient);
-    const VF binade = as_float(larger(magnitude & kInfinityBits, splat(lowest)));
-    const VU sum = as_bits(multiply_add(binade, splat(up), as_float(magnitude)));
-    return ((sum + (sum >> shift) - base) & 0x7Fu) | ((as_bits(y) >> 24) & 0x80u);
-  }
-};
-
-/// The largest lane.
+/// The largest lane, in every lane.
 template <int kDistance = kLanes / 2>
-inline std::int32_t largest_lane(VI value) {
-  if constexpr (kDistance == 0) return value[0];
+inline VI largest_lane(VI value) {
+  if constexpr (kDistance == 0) return value;
   else return largest_lane<kDistance / 2>(larger(value, exchanged<kDistance>(value, std::make_integer_sequence<int, kLanes>())));
 }
 
-/// Codes of columns [begin, end), whose values value(i, n) share a scale.
-template <typename Codes, typename Value>
-inline void encode_block(const FusedFinish& finish, const Codes& encode, const Divisor& divide, std::int64_t begin, std::int64_t end,
-                         const Value& value_at) {
-  constexpr int kVectors = 64 / kLanes;
+/// Codes of columns [begin, end), whose values value(i, n) share a scale; the scale was made from the values, so that none is beyond the
+/// largest.
+template <typename Run, typename Value>
+[[gnu::always_inline]] inline void encode_block(std::uint8_t* to, bool streams, const FetchedRows fetched, const Run run,
+                                                const Divisor divide, std::int64_t begin, std::int64_t end, const Value value_at) {
+  const bool around_caches = streams && reinterpret_cast<std::uintptr_t>(to + begin) % 64 == 0;
   std::int64_t i = begin;
-  for (; i + 64 <= end; i += 64) {
-    VU codes[kVectors];
-#pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) {
-      const VF value = value_at(i + v * kLanes, kLanes);
-      codes[v] = encode(value, divide(value));
+  for (; i + kRun <= end; i += kRun) {
+    if (i % 64 == 0) fetched.while_encoding(i);
+    VF value[4], quotient[4];
+    for (int v = 0; v < 4; ++v) {
+      value[v] = value_at(i + v * kLanes, kLanes);
+      quotient[v] = divide(value[v]);
     }
-    write_codes(finish.codes + i, codes, finish.around_caches);
+    const VBytes codes = run(value, quotient);
+    if (around_caches) stream(reinterpret_cast<float*>(to + i), (VF)codes);
+    else store(to + i, codes);
   }
-  for (; i < end; i += kLanes) {
-    const int n = static_cast<int>(min_of<std::int64_t>(kLanes, end - i));
-    const VF value = value_at(i, n);
-    store_part(finish.codes + i, __builtin_convertvector(encode(value, divide(value)), VByte), n);
+  if (i == end) return;
+  VF value[4], quotient[4];
+  for (int v = 0; v < 4; ++v) {
+    const std::int64_t left = end - i - v * kLanes;
+    value[v] = left > 0 ? value_at(i + v * kLanes, static_cast<int>(min_of<std::int64_t>(kLanes, left))) : splat(0.0f);
+    quotient[v] = divide(value[v]);
   }
+  const VBytes codes = run(value, quotient);
+  __builtin_memcpy(to + i, &codes, static_cast<std::size_t>(end - i));
 }
 
-/// Writes y of columns [begin, end), where kStored, and returns the bits of its largest magnitude; fetches what is read next.
+/// Writes y of columns [begin, end), where kStored, and returns the bits of its largest magnitude in every lane.
 template <bool kStored, typename Produce>
-inline std::int32_t produce_block(const FusedFinish& finish, bool norm, float* y, std::int64_t begin, std::int64_t end,
-                                  const Produce& produce) {
+[[gnu::always_inline]] inline VI produce_block(const FetchedRows fetched, float* y, std::int64_t begin, std::int64_t end,
+                                               const Produce produce) {
   constexpr int kVectors = 64 / kLanes;
-  const NextRow next = next_row(finish);
   VI largest[2] = {};
   std::int64_t i = begin;
   for (; i + 64 <= end; i += 64) {
-    if (norm) {
-      next.fetch_second(i);
-    } else {
-      for (const void* row : finish.next) {
-        const char* at = static_cast<const char*>(row) + i * finish.next_bytes;
-        for (std::int64_t line = 0; row != nullptr && line < finish.next_bytes; ++line) __builtin_prefetch(at + line * 64, 0, 2);
-      }
-    }
+    fetched.while_producing(i);
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
       const VF value = produce(i + v * kLanes, kLanes);
@@ -378,99 +365,200 @@ inline std::int32_t produce_block(const FusedFinish& finish, bool norm, float* y
   return largest_lane(larger(largest[0], largest[1]));
 }
 
-/// The scales of some blocks from the bits of their largest magnitudes, and what divides by them.
+/// The scales of some blocks from the bits of their largest magnitudes, and what divides by them. Magnitudes stay in registers: a vector
+/// loaded from single stores would wait until all stores before, the whole of y, have reached the cache.
 struct BlockScales {
-  static constexpr int kMost = 16;
-  alignas(64) std::int32_t amax[kMost] = {};
+  static constexpr int kMost = 16, kVectors = kMost / kLanes;
+  VI amax[kVectors] = {};
   alignas(64) float scale[kMost], high[kMost], low[kMost];
 
-  /// False where a value is not finite or a scale beyond 2^-60 .. 2^60.
-  bool make(int count, float largest) {
-    bool usual = true;
-    for (int i = 0; i < count; i += kLanes) {
-      const VI bits = load<VI>(amax + i);
-      const VF s = bits == 0 ? splat(1.0f) : as_float(bits) / largest;
-      const VF inverse = 1.0f / s;
-      store(scale + i, s);
-      store(high + i, inverse);
-      store(low + i, multiply_add(-s, inverse, splat(1.0f)) / s);
+  void take(int block, VI largest) {
+    for (int v = 0; v < kVectors; ++v) amax[v] = lane_numbers() == block - v * kLanes ? largest : amax[v];
+  }
+
+  /// The scales s of lanes; returns which are unusual: a value is not finite or s beyond 2^-60 .. 2^60.
+  static VI make(VI amax, float largest, VF& s, Divisor& divide) {
+    s = amax == 0 ? splat(1.0f) : as_float(amax) / largest;
+    divide.high = 1.0f / s;
+    divide.low = multiply_add(-s, divide.high, splat(1.0f)) / s;
+    return (VI)(amax >= kInfinityBits) | (VI)(s < 0x1p-60f) | (VI)(s > 0x1p60f);
+  }
+
+  /// Of all blocks; false where one is unusual.
+  bool make(float largest) {
+    VI unusual = {};
+    for (int v = 0; v < kVectors; ++v) {
+      VF s;
+      Divisor divide;
+      unusual |= make(amax[v], largest, s, divide);
+      store(scale + v * kLanes, s);
+      store(high + v * kLanes, divide.high);
+      store(low + v * kLanes, divide.low);
     }
-    for (int i = 0; i < count; ++i) usual = usual && amax[i] < kInfinityBits && scale[i] >= 0x1p-60f && scale[i] <= 0x1p60f;
-    return usual;
+    return !any_lane(unusual);
   }
 };
 
-/// Produces a row some blocks at a time: y and largest magnitudes, then, while y is in the first-level cache, codes; blocks do not wait
-/// for their own scales that way. kTwice: y is not stored, long blocks would only push the row out of that cache. False, with y complete
-/// and every NaN the same one, where a value is not finite or a scale beyond 2^-60 .. 2^60.
-template <typename Codes, bool kTwice, typename Produce>
-inline bool quantize_produced(const FusedFinish& finish, bool norm, float* y, const Produce& produce) {
-  const Codes encode(*finish.element);
-  const std::int64_t blocks = (finish.cols + finish.block - 1) / finish.block;
-  const std::int64_t together = max_of<std::int64_t>(1, 64 * BlockScales::kMost / finish.block);
-  const auto begin_of = [&](std::int64_t block) { return block * finish.block; };
-  const auto end_of = [&](std::int64_t block) { return min_of(finish.cols, (block + 1) * finish.block); };
+/// Where a row's codes and scales go.
+struct RowOutput {
+  std::uint8_t* codes;
+  float* scales;
+  bool streams;  ///< around the caches
+};
+
+/// Produces a row of long blocks: largest magnitude, between(end) for whatever else there is to do for columns up to `end`, codes.
+/// kTwice: y is not stored, a long block would only push the row out of the first-level cache. False where a block is unusual.
+template <typename Run, bool kTwice, typename Produce, typename Between>
+[[gnu::always_inline]] inline bool quantize_long_blocks(const FusedFinish& finish, const RowOutput out, const FetchedRows fetched, float* y,
+                                                        const Produce produce, const Between& between) {
+  const Run run(*finish.element);
+  const std::int64_t cols = finish.cols, block = finish.block;
+  const float largest = finish.largest;
+  bool usual = true;
+  for (std::int64_t begin = 0, i = 0; begin < cols; begin += block, ++i) {
+    const std::int64_t end = min_of(cols, begin + block);
+    const VI amax = produce_block<!kTwice>(fetched, y, begin, end, produce);
+    between(end);
+    VF scale;
+    Divisor divide;
+    usual = !any_lane(BlockScales::make(amax, largest, scale, divide)) && usual;
+    out.scales[i] = scale[0];
+    if (!usual) continue;
+    if constexpr (kTwice) encode_block(out.codes, out.streams, fetched, run, divide, begin, end, produce);
+    else encode_block(out.codes, out.streams, fetched, run, divide, begin, end,
+                      [y](std::int64_t at, int n) { return load_part<VF>(y + at, n); });
+  }
+  return usual;
+}
+
+/// The same for short blocks, some at a time, which do not wait for their own scales that way; y is stored.
+template <typename Run, typename Produce, typename Between>
+[[gnu::always_inline]] inline bool quantize_short_blocks(const FusedFinish& finish, const RowOutput out, const FetchedRows fetched,
+                                                         float* y, const Produce produce, const Between& between) {
+  const Run run(*finish.element);
+  const std::int64_t cols = finish.cols, block = finish.block;
+  const float largest = finish.largest;
+  const std::int64_t blocks = (cols + block - 1) / block, together = 64 * BlockScales::kMost / block;
+  const auto end_of = [=](std::int64_t i) { return min_of(cols, (i + 1) * block); };
   bool usual = true;
   for (std::int64_t first = 0; first < blocks; first += together) {
     const int count = static_cast<int>(min_of(blocks - first, together));
     BlockScales scales;
-    for (int i = 0; i < count; ++i)
-      scales.amax[i] = produce_block<!kTwice>(finish, norm, y, begin_of(first + i), end_of(first + i), produce);
-    usual = scales.make(count, finish.largest) && usual;
+    for (int i = 0; i < count; ++i) scales.take(i, produce_block<true>(fetched, y, (first + i) * block, end_of(first + i), produce));
+    between(end_of(first + count - 1));
+    usual = scales.make(largest) && usual;
     for (int i = 0; i < count; ++i) {
-      finish.scales[first + i] = scales.scale[i];
+      out.scales[first + i] = scales.scale[i];
       if (!usual) continue;
-      const Divisor divide{scales.high[i], scales.low[i]};
-      const auto stored = [&](std::int64_t at, int n) { return load_part<VF>(y + at, n); };
-      if constexpr (kTwice) encode_block(finish, encode, divide, begin_of(first + i), end_of(first + i), produce);
-      else encode_block(finish, encode, divide, begin_of(first + i), end_of(first + i), stored);
+      const Divisor divide{splat(scales.high[i]), splat(scales.low[i])};
+      encode_block(out.codes, out.streams, fetched, run, divide, (first + i) * block, end_of(first + i),
+                   [y](std::int64_t at, int n) { return load_part<VF>(y + at, n); });
     }
   }
+  return usual;
+}
+
+/// One row. False, with y complete and every NaN the same one, where a value is not finite or a scale beyond 2^-60 .. 2^60.
+template <typename Run, bool kTwice, typename Produce, typename Between>
+[[gnu::always_inline]] inline bool quantize_produced(const FusedFinish& finish, const RowOutput out, const FetchedRows fetched, float* y,
+                                                     const Produce produce, const Between& between) {
+  const bool is_long = finish.block > 64 * BlockScales::kMost;
+  const bool usual = is_long ? quantize_long_blocks<Run, kTwice>(finish, out, fetched, y, produce, between)
+                             : quantize_short_blocks<Run>(finish, out, fetched, y, produce, between);
   if (usual) return true;
-  for_vectors(finish.cols, [&](std::int64_t i, int n) { finish_part(y + i, kTwice ? produce(i, n) : load_part<VF>(y + i, n), n); });
+  const bool stored = !(kTwice && is_long);
+  for_vectors(finish.cols, [&](std::int64_t i, int n) { finish_part(y + i, stored ? load_part<VF>(y + i, n) : produce(i, n), n); });
   return false;
 }
 
-/// quantize_produced with the element's encoder; twice: whether values may be produced again.
-struct QuantizeRow {
-  const FusedFinish& finish;
-  float* y;
-  bool norm;  ///< half of the next row is fetched already
-  template <bool kTwice, typename Produce>
-  bool run(const Produce& produce) const {
-    if (finish.element->kind == ElementKind::kInteger) return quantize_produced<Int8Codes, kTwice>(finish, norm, y, produce);
-    return quantize_produced<Float8Codes, kTwice>(finish, norm, y, produce);
+/// Rows [begin, end) of a norm, one after the other. Their state stays in registers: what is stored between passes and loaded in other
+/// pieces waits for all of a row's stores. The first pass over the next row runs before this one is encoded, unless rows are fp32: two of
+/// them and the weight are too much for the first-level cache. Returns `end`, or a row that the general quantizer must do.
+template <int kType, typename Run, typename Producer>
+inline std::int64_t quantize_norms(const FusedProblem& problem, std::int64_t begin, std::int64_t end, const FusedFinish& finish, float* y,
+                                   const Producer& producer) {
+  constexpr bool kRunsAhead = kType != 0;
+  constexpr std::int64_t kBytes = kType == 0 ? 4 : 2;
+  const std::int64_t cols = problem.cols, blocks = (cols + finish.block - 1) / finish.block;
+  const bool adds = problem.op == FusedOp::kAddRmsNorm;
+  float value = finish.first->value;
+  bool found = finish.first->row == begin;
+  for (std::int64_t row = begin; row < end; ++row) {
+    const std::int64_t fetched_row = min_of(row + (kRunsAhead ? 2 : 1), problem.rows - 1);
+    const char* next_x = static_cast<const char*>(problem.x) + fetched_row * problem.x_stride * kBytes;
+    const char* next_other = static_cast<const char*>(problem.other) + fetched_row * problem.other_stride * kBytes;
+    // Of a row of fp32 a quarter is fetched while its sum is made. Residuals of fp32, four streams, are left to the hardware.
+    const FetchedRows fetched{adds && kType == 0 ? nullptr : next_x, adds && kType != 0 ? next_other : nullptr,
+                              kType == 0 ? cols : 0, kType == 0 ? 2 * cols : cols, 1, kBytes / 2};
+    if (!found) value = first_value(problem, first_pass<kType>(problem, row, 0.0, 0, cols, kType == 0 ? fetched.first : nullptr));
+    found = kRunsAhead && row + 1 < finish.end;
+    double sum = 0.0;
+    std::int64_t done = 0;
+    float next = 0.0f;
+    const auto between = [&](std::int64_t columns) {
+      const std::int64_t stop = columns >= cols ? cols : columns / 1024 * 1024;
+      if (!found || stop <= done) return;
+      sum = first_pass<kType>(problem, row + 1, sum, done, stop);
+      done = stop;
+      if (done == cols) next = first_value(problem, sum);
+    };
+    const RowOutput out{finish.codes + (row - begin) * cols, finish.scales + (row - begin) * blocks, finish.around_caches};
+    const bool usual = quantize_produced<Run, kType == 0>(finish, out, fetched, y, producer(row, value), between);
+    value = next;
+    if (usual) continue;
+    *finish.first = {found ? row + 1 : -1, value};
+    return row;
   }
-  template <typename Produce, bool kTwice = false>
-  bool operator()(const Produce& produce, Constant<kTwice> = {}) const {
-    if constexpr (kTwice)
-      if (finish.block > 64 * BlockScales::kMost) return run<true>(produce);
-    return run<false>(produce);
-  }
-};
+  *finish.first = {found ? end : -1, value};
+  return end;
+}
 
-template <int kType>
-inline bool fused_quantize_typed(const FusedProblem& problem, std::int64_t row, const QuantizeRow& quantize) {
-  const std::int64_t first = row * problem.x_stride, second = row * problem.other_stride;
+/// The same for what is no norm; produce(row, i, n).
+template <int kType, typename Run, typename Produce>
+inline std::int64_t quantize_values(const FusedProblem& problem, std::int64_t begin, std::int64_t end, const FusedFinish& finish, float* y,
+                                    const Produce& produce) {
+  constexpr std::int64_t kBytes = kType == 0 ? 4 : 2;
+  const std::int64_t cols = problem.cols, blocks = (cols + finish.block - 1) / finish.block;
+  for (std::int64_t row = begin; row < end; ++row) {
+    const std::int64_t fetched_row = min_of(row + 1, problem.rows - 1);
+    const char* next_x = static_cast<const char*>(problem.x) + fetched_row * problem.x_stride * kBytes;
+    const char* next_other = static_cast<const char*>(problem.other) + fetched_row * problem.other_stride * kBytes;
+    const FetchedRows fetched{next_x, problem.op == FusedOp::kSiluMul ? next_other : nullptr, 0, 0, kBytes, 0};
+    const RowOutput out{finish.codes + (row - begin) * cols, finish.scales + (row - begin) * blocks, finish.around_caches};
+    const auto of_row = [=](std::int64_t i, int n) { return produce(row, i, n); };
+    if (!quantize_produced<Run, false>(finish, out, fetched, y, of_row, [](std::int64_t) {})) return row;
+  }
+  return end;
+}
+
+template <int kType, typename Run>
+inline std::int64_t quantize_typed(const FusedProblem& problem, std::int64_t begin, std::int64_t end, const FusedFinish& finish, float* y) {
   const Values<kType> x{problem.x}, other{problem.other};
+  const std::int64_t first = problem.x_stride, second = problem.other_stride;
+  const auto norms = [&](const auto& producer) { return quantize_norms<kType, Run>(problem, begin, end, finish, y, producer); };
+  const auto values = [&](const auto& produce) { return quantize_values<kType, Run>(problem, begin, end, finish, y, produce); };
   switch (problem.op) {
-    case FusedOp::kIdentity: return quantize([&](std::int64_t i, int n) { return x.at(first + i, n); });
-    case FusedOp::kLayerNorm: return with_layer_norm<kType>(problem, row, quantize.y, next_row(quantize.finish), quantize);
+    case FusedOp::kIdentity: return values([=](std::int64_t row, std::int64_t i, int n) { return x.at(row * first + i, n); });
+    case FusedOp::kLayerNorm: return with_layer_norm<kType>(problem, norms);
     case FusedOp::kRmsNorm:
-    case FusedOp::kAddRmsNorm: return with_rms_norm<kType>(problem, row, quantize.y, next_row(quantize.finish), quantize);
-    case FusedOp::kSiluMul: return quantize([&](std::int64_t i, int n) { return silu_of(x.at(first + i, n)) * other.at(second + i, n); });
-    case FusedOp::kGelu: return quantize([&](std::int64_t i, int n) { return gelu_of(x.at(first + i, n)); });
-    case FusedOp::kGeluTanh: return quantize([&](std::int64_t i, int n) { return gelu_tanh_of(x.at(first + i, n)); });
+    case FusedOp::kAddRmsNorm: return with_rms_norm<kType>(problem, norms);
+    case FusedOp::kSiluMul:
+      return values([=](std::int64_t row, std::int64_t i, int n) {
+        return silu_of(x.at(row * first + i, n)) * other.at(row * second + i, n);
+      });
+    case FusedOp::kGelu: return values([=](std::int64_t row, std::int64_t i, int n) { return gelu_of(x.at(row * first + i, n)); });
+    case FusedOp::kGeluTanh: return values([=](std::int64_t row, std::int64_t i, int n) { return gelu_tanh_of(x.at(row * first + i, n)); });
   }
-  return false;
+  return begin;
 }
 
-bool fused_quantize_row(const FusedProblem& problem, std::int64_t row, const FusedFinish& finish, float* y) {
-  const bool norm = problem.op == FusedOp::kLayerNorm || problem.op == FusedOp::kRmsNorm;
-  const QuantizeRow quantize{finish, y, norm};
-  switch (problem.dtype) {
-    case DType::kF16: return fused_quantize_typed<1>(problem, row, quantize);
-    case DType::kBf16: return fused_quantize_typed<2>(problem, row, quantize);
-    default: return fused_quantize_typed<0>(problem, row, quantize);
-  }
+std::int64_t fused_quantize_rows(const FusedProblem& problem, std::int64_t begin, std::int64_t end, const FusedFinish& finish, float* y) {
+  const auto typed = [&]<typename Run>() {
+    switch (problem.dtype) {
+      case DType::kF16: return quantize_typed<1, Run>(problem, begin, end, finish, y);
+      case DType::kBf16: return quantize_typed<2, Run>(problem, begin, end, finish, y);
+      default: return quantize_typed<0, Run>(problem, begin, end, finish, y);
+    }
+  };
+  return finish.element->kind == ElementKind::kInteger ? typed.template operator()<IntegerRun>() : typed.template operator()<FloatRun>();
 }

@@ -18,23 +18,19 @@ constexpr int kLanes = 4;
 
 inline VF widen_half(VHalf half) { return (VF)vcvt_f32_f16((float16x4_t)half); }
 inline VHalf narrow_half(VF value) { return (VHalf)vcvt_f16_f32((float32x4_t)value); }
-inline VU widen_bits(VHalf half) { return (VU)vmovl_u16((uint16x4_t)half); }
+inline VF widen_bf16(VHalf half) { return as_float((VU)vmovl_u16((uint16x4_t)half) << 16); }
 inline VHalf narrow_bits(VU lanes) { return (VHalf)vmovn_u32((uint32x4_t)lanes); }
 inline VF multiply_add(VF a, VF b, VF c) { return (VF)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
 
-inline void write_codes(std::uint8_t* to, const VU (&codes)[16], bool /*around_caches*/) {
-  for (int i = 0; i < 16; i += 4) {
-    const uint16x8_t low = vuzp1q_u16((uint16x8_t)codes[i], (uint16x8_t)codes[i + 1]), high = vuzp1q_u16((uint16x8_t)codes[i + 2], (uint16x8_t)codes[i + 3]);
-    vst1q_u8(to + 4 * i, vuzp1q_u8((uint8x16_t)low, (uint8x16_t)high));
-  }
-}
-void fence() {}
+#include "kernels/cpu/arm/bytes_neon.inl"
+
+#include "kernels/cpu/quantize/run_codes.inl"
 
 #include "kernels/cpu/fused.inl"
 
 }  // namespace
 
 extern const FusedKernel kRow;
-const FusedKernel kRow{"neon_fused", Isa::kNeon, fused_accepts, fused_run, fused_quantize_row, fence};
+const FusedKernel kRow{"neon_fused", Isa::kNeon, fused_accepts, fused_run, fused_quantize_rows, fence};
 
 }  // namespace narrow::cpu::neon_fused

@@ -18,37 +18,30 @@ constexpr int kLanes = 16;
 
 inline VF widen_half(VHalf half) { return (VF)_mm512_maskz_cvtph_ps(0xFFFF, (__m256i)half); }
 inline VHalf narrow_half(VF value) { return (VHalf)_mm512_maskz_cvtps_ph(0xFFFF, (__m512)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-inline VU widen_bits(VHalf half) { return (VU)_mm512_maskz_cvtepu16_epi32(0xFFFF, (__m256i)half); }
+/// Where the words of a half lie in the upper words of lanes.
+struct UpperWords {
+  alignas(64) std::uint16_t at[32];
+  constexpr UpperWords() : at{} {
+    for (int i = 0; i < 32; ++i) at[i] = static_cast<std::uint16_t>(i / 2);
+  }
+};
+constexpr UpperWords kUpperWords;
+/// One permutation instead of a widening and a shift.
+inline VF widen_bf16(VHalf half) {
+  return (VF)_mm512_maskz_permutexvar_epi16(0xAAAAAAAA, _mm512_load_si512(kUpperWords.at), _mm512_castsi256_si512((__m256i)half));
+}
 inline VHalf narrow_bits(VU lanes) { return (VHalf)_mm512_maskz_cvtepi32_epi16(0xFFFF, (__m512i)lanes); }
 inline VF multiply_add(VF a, VF b, VF c) { return (VF)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
 
-/// Where the low bytes of 32 lanes lie in two vectors.
-struct LowBytes {
-  alignas(64) std::uint8_t at[64];
-  constexpr LowBytes() : at{} {
-    for (int i = 0; i < 64; ++i) at[i] = static_cast<std::uint8_t>(4 * (i % 32));
-  }
-};
-constexpr LowBytes kLowBytes;
+#include "kernels/cpu/x86/bytes_avx512.inl"
 
-inline void write_codes(std::uint8_t* to, const VU (&codes)[4], bool around_caches) {
-  const __m512i low = _mm512_load_si512(kLowBytes.at);
-  const __m512i first = _mm512_permutex2var_epi8((__m512i)codes[0], low, (__m512i)codes[1]);
-  const __m512i second = _mm512_permutex2var_epi8((__m512i)codes[2], low, (__m512i)codes[3]);
-  const __m512i all = _mm512_inserti64x4(first, _mm512_castsi512_si256(second), 1);
-  if (around_caches && reinterpret_cast<std::uintptr_t>(to) % 64 == 0) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), all);
-  } else {
-    _mm512_storeu_si512(to, all);
-  }
-}
-void fence() { _mm_sfence(); }
+#include "kernels/cpu/quantize/run_codes.inl"
 
 #include "kernels/cpu/fused.inl"
 
 }  // namespace
 
 extern const FusedKernel kRow;
-const FusedKernel kRow{"avx512_fused", Isa::kAvx512, fused_accepts, fused_run, fused_quantize_row, fence};
+const FusedKernel kRow{"avx512_fused", Isa::kAvx512, fused_accepts, fused_run, fused_quantize_rows, fence};
 
 }  // namespace narrow::cpu::avx512_fused
