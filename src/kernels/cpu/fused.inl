@@ -85,7 +85,7 @@ struct FetchedRows {
 
 /// body(index, n) for vectors of kLanes and the rest.
 template <typename Body>
-inline void for_vectors(std::int64_t count, const Body& body) {
+[[gnu::always_inline]] inline void for_vectors(std::int64_t count, const Body& body) {
   std::int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) body(i, kLanes);
   if (i < count) body(i, static_cast<int>(count - i));
@@ -225,9 +225,9 @@ inline auto with_rms_norm(const FusedProblem& problem, const Use& use) {
   const Values<kType> x{adds ? problem.residual : problem.x};  // in the caches still
   const std::int64_t stride = adds ? problem.other_stride : problem.x_stride;
   const auto weighted = [&](const auto& weight) {
-    return use([=](std::int64_t row, float value) {
+    return use([=](std::int64_t row, float value) __attribute__((always_inline)) {
       const VF factor = splat(value);
-      return [=](std::int64_t i, int n) { return (x.at(row * stride + i, n) * factor) * weight.at(i, n); };
+      return [=](std::int64_t i, int n) __attribute__((always_inline)) { return (x.at(row * stride + i, n) * factor) * weight.at(i, n); };
     });
   };
   return problem.weight == nullptr ? weighted(Ones{}) : with_type(problem.weight_dtype, problem.weight, weighted);
@@ -240,7 +240,7 @@ inline auto with_layer_norm(const FusedProblem& problem, const Use& use) {
   const std::int64_t cols = problem.cols, stride = problem.x_stride;
   const float epsilon = problem.epsilon;
   const auto finish = [&](const auto& weight, const auto& bias) {
-    return use([=](std::int64_t row, float value) {
+    return use([=](std::int64_t row, float value) __attribute__((always_inline)) {
       const VF mean = splat(value);
       const VI lanes = lane_numbers();
       const double squares = row_sum_of<true>(0.0, 0, cols, nullptr, [=](VF sums, std::int64_t i, int n) {
@@ -249,7 +249,7 @@ inline auto with_layer_norm(const FusedProblem& problem, const Use& use) {
         return n == kLanes ? joined : (lanes < n ? joined : sums);
       });
       const VF factor = splat(inverse_root(squares, cols, epsilon));
-      return [=](std::int64_t i, int n) {
+      return [=](std::int64_t i, int n) __attribute__((always_inline)) {
         return multiply_add((x.at(row * stride + i, n) - mean) * factor, weight.at(i, n), bias.at(i, n));
       };
     });
@@ -426,7 +426,7 @@ template <typename Run, bool kTwice, typename Produce, typename Between>
     if (!usual) continue;
     if constexpr (kTwice) encode_block(out.codes, out.streams, fetched, run, divide, begin, end, produce);
     else encode_block(out.codes, out.streams, fetched, run, divide, begin, end,
-                      [y](std::int64_t at, int n) { return load_part<VF>(y + at, n); });
+                      [y](std::int64_t at, int n) __attribute__((always_inline)) { return load_part<VF>(y + at, n); });
   }
   return usual;
 }
@@ -452,7 +452,7 @@ template <typename Run, typename Produce, typename Between>
       if (!usual) continue;
       const Divisor divide{splat(scales.high[i]), splat(scales.low[i])};
       encode_block(out.codes, out.streams, fetched, run, divide, (first + i) * block, end_of(first + i),
-                   [y](std::int64_t at, int n) { return load_part<VF>(y + at, n); });
+                   [y](std::int64_t at, int n) __attribute__((always_inline)) { return load_part<VF>(y + at, n); });
     }
   }
   return usual;
@@ -467,14 +467,17 @@ template <typename Run, bool kTwice, typename Produce, typename Between>
                              : quantize_short_blocks<Run>(finish, out, fetched, y, produce, between);
   if (usual) return true;
   const bool stored = !(kTwice && is_long);
-  for_vectors(finish.cols, [&](std::int64_t i, int n) { finish_part(y + i, stored ? load_part<VF>(y + i, n) : produce(i, n), n); });
+  for_vectors(finish.cols, [=](std::int64_t i, int n) __attribute__((always_inline)) {
+    finish_part(y + i, stored ? load_part<VF>(y + i, n) : produce(i, n), n);
+  });
   return false;
 }
 
-/// Rows [begin, end) of a norm, one after the other. Their state stays in registers: what is stored between passes and loaded in other
-/// pieces waits for all of a row's stores. The first pass over the next row runs before this one is encoded, unless rows are fp32: two of
-/// them and the weight are too much for the first-level cache. Returns `end`, or a row that the general quantizer must do.
-template <int kType, typename Run, typename Producer>
+/// Rows [begin, end) of a norm, one after the other. Their state stays in registers, for which all closures must be inlined: what is
+/// stored between passes and loaded in other pieces waits for all of a row's stores. The first pass over the next row runs before this one
+/// is encoded, unless rows are fp32: two of them and the weight are too much for the first-level cache. Returns `end`, or a row that the
+/// general quantizer must do.
+template <int kType, typename Run, bool kTwice, typename Producer>
 inline std::int64_t quantize_norms(const FusedProblem& problem, std::int64_t begin, std::int64_t end, const FusedFinish& finish, float* y,
                                    const Producer& producer) {
   constexpr bool kRunsAhead = kType != 0;
@@ -495,7 +498,7 @@ inline std::int64_t quantize_norms(const FusedProblem& problem, std::int64_t beg
     double sum = 0.0;
     std::int64_t done = 0;
     float next = 0.0f;
-    const auto between = [&](std::int64_t columns) {
+    const auto between = [&](std::int64_t columns) __attribute__((always_inline)) {
       const std::int64_t stop = columns >= cols ? cols : columns / 1024 * 1024;
       if (!found || stop <= done) return;
       sum = first_pass<kType>(problem, row + 1, sum, done, stop);
@@ -503,7 +506,7 @@ inline std::int64_t quantize_norms(const FusedProblem& problem, std::int64_t beg
       if (done == cols) next = first_value(problem, sum);
     };
     const RowOutput out{finish.codes + (row - begin) * cols, finish.scales + (row - begin) * blocks, finish.around_caches};
-    const bool usual = quantize_produced<Run, kType == 0>(finish, out, fetched, y, producer(row, value), between);
+    const bool usual = quantize_produced<Run, kTwice>(finish, out, fetched, y, producer(row, value), between);
     value = next;
     if (usual) continue;
     *finish.first = {found ? row + 1 : -1, value};
@@ -525,7 +528,7 @@ inline std::int64_t quantize_values(const FusedProblem& problem, std::int64_t be
     const char* next_other = static_cast<const char*>(problem.other) + fetched_row * problem.other_stride * kBytes;
     const FetchedRows fetched{next_x, problem.op == FusedOp::kSiluMul ? next_other : nullptr, 0, 0, kBytes, 0};
     const RowOutput out{finish.codes + (row - begin) * cols, finish.scales + (row - begin) * blocks, finish.around_caches};
-    const auto of_row = [=](std::int64_t i, int n) { return produce(row, i, n); };
+    const auto of_row = [=](std::int64_t i, int n) __attribute__((always_inline)) { return produce(row, i, n); };
     if (!quantize_produced<Run, false>(finish, out, fetched, y, of_row, [](std::int64_t) {})) return row;
   }
   return end;
@@ -535,13 +538,17 @@ template <int kType, typename Run>
 inline std::int64_t quantize_typed(const FusedProblem& problem, std::int64_t begin, std::int64_t end, const FusedFinish& finish, float* y) {
   const Values<kType> x{problem.x}, other{problem.other};
   const std::int64_t first = problem.x_stride, second = problem.other_stride;
-  const auto norms = [&](const auto& producer) { return quantize_norms<kType, Run>(problem, begin, end, finish, y, producer); };
+  // Long blocks of RMSNorm are produced again rather than stored, and fp32 rows in any case; a row of LayerNorm takes more operations.
+  const auto rms_norms = [&](const auto& producer) { return quantize_norms<kType, Run, true>(problem, begin, end, finish, y, producer); };
+  const auto layer_norms = [&](const auto& producer) {
+    return quantize_norms<kType, Run, kType == 0>(problem, begin, end, finish, y, producer);
+  };
   const auto values = [&](const auto& produce) { return quantize_values<kType, Run>(problem, begin, end, finish, y, produce); };
   switch (problem.op) {
     case FusedOp::kIdentity: return values([=](std::int64_t row, std::int64_t i, int n) { return x.at(row * first + i, n); });
-    case FusedOp::kLayerNorm: return with_layer_norm<kType>(problem, norms);
+    case FusedOp::kLayerNorm: return with_layer_norm<kType>(problem, layer_norms);
     case FusedOp::kRmsNorm:
-    case FusedOp::kAddRmsNorm: return with_rms_norm<kType>(problem, norms);
+    case FusedOp::kAddRmsNorm: return with_rms_norm<kType>(problem, rms_norms);
     case FusedOp::kSiluMul:
       return values([=](std::int64_t row, std::int64_t i, int n) {
         return silu_of(x.at(row * first + i, n)) * other.at(row * second + i, n);
