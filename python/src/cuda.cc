@@ -10,13 +10,24 @@ namespace narrow::python {
 
 namespace {
 
+/// Bytes of the parts of a quantized tensor.
+struct PartSizes {
+  std::size_t codes, scales, zero_points, outer_scale;
+
+  PartSizes(const Scheme& scheme, const Shape& shape) {
+    const MatrixShape matrix = as_matrices(shape);
+    const std::size_t cells = static_cast<std::size_t>(scale_grid(scheme, shape).count());
+    codes = static_cast<std::size_t>(matrix.total_rows()) * packed_row_bytes(scheme, matrix.cols);
+    scales = cells * (scheme.scale.bits / 8u);
+    zero_points = scheme.asymmetric ? cells : 0;
+    outer_scale = scheme.has_outer_scale ? sizeof(float) : 0;
+  }
+};
+
 cuda::DeviceQuantized checked(cuda::DeviceQuantized q) {
-  const MatrixShape matrix = as_matrices(q.shape);
-  const std::size_t cells = static_cast<std::size_t>(scale_grid(q.scheme, q.shape).count());
-  const bool fits = q.codes.size() == static_cast<std::size_t>(matrix.total_rows()) * packed_row_bytes(q.scheme, matrix.cols) &&
-                    q.scales.size() == cells * (q.scheme.scale.bits / 8u) && q.zero_points.size() == (q.scheme.asymmetric ? cells : 0) &&
-                    q.outer_scale.size() == (q.scheme.has_outer_scale ? sizeof(float) : 0);
-  if (!fits)
+  const PartSizes sizes(q.scheme, q.shape);
+  if (q.codes.size() != sizes.codes || q.scales.size() != sizes.scales || q.zero_points.size() != sizes.zero_points ||
+      q.outer_scale.size() != sizes.outer_scale)
     throw InvalidArgument("codes, scales, zero points or outer scale do not have the sizes of " + q.scheme.to_string() + " over " +
                           to_string(q.shape));
   return q;
@@ -81,6 +92,24 @@ void bind_quantizers(nb::module_& module) {
 using Memory = std::pair<std::uintptr_t, std::size_t>;
 
 void bind_quick_calls(nb::module_& module) {
+  module.def(
+      "cuda_quantize_at",
+      [](const Scheme& scheme, Shape shape, Shape strides, std::uintptr_t x, std::string_view dtype, std::uintptr_t codes,
+         std::uintptr_t scales, std::uintptr_t zero_points, std::uintptr_t outer_scale, int device, std::uintptr_t stream) {
+        const PartSizes sizes(scheme, shape);
+        const auto over = [&](std::uintptr_t part, std::size_t bytes) {
+          return bytes == 0 ? Buffer() : Buffer::borrow(reinterpret_cast<void*>(part), bytes, Device::cuda(device));
+        };
+        const Tensor values =
+            Tensor::borrow(reinterpret_cast<void*>(x), parse_dtype(dtype), shape, std::move(strides), Device::cuda(device));
+        cuda::quantize(values,
+                       {scheme, std::move(shape), over(codes, sizes.codes), over(scales, sizes.scales),
+                        over(zero_points, sizes.zero_points), over(outer_scale, sizes.outer_scale)},
+                       stream_of(stream));
+      },
+      nb::arg("scheme"), nb::arg("shape"), nb::arg("strides"), nb::arg("x"), nb::arg("dtype"), nb::arg("codes"), nb::arg("scales"),
+      nb::arg("zero_points"), nb::arg("outer_scale"), nb::arg("device"), nb::arg("stream"), Unlocked(),
+      "Into parts of the sizes that the scheme gives the shape.");
   module.def(
       "cuda_dequantize_at",
       [](const Scheme& scheme, Shape shape, Memory codes, Memory scales, Memory zero_points, Memory outer_scale, std::uintptr_t y,

@@ -17,6 +17,7 @@ enum class Product {
   kWeights,  // plain inputs, fp16 or bf16
   kFp8,      // codes by codes
   kInt8,
+  kInt4,     // codes of int8 inputs
 };
 
 bool is_outer(const Granularity& g) { return g.kind == Granularity::Kind::kTensor || g == Granularity::row(); }
@@ -29,8 +30,10 @@ bool is_int8(const Scheme& scheme) { return scheme.element.is_integer() && schem
 
 Product product_of(const Scheme& weight, std::int64_t n, std::int64_t k, const std::optional<Scheme>& input) {
   if (!input) return cuda::can_prepare_weight(weight, n, k) ? Product::kWeights : Product::kNone;
-  if (input->scale != kFp32 || weight.scale != kFp32 || input->has_outer_scale || weight.has_outer_scale) return Product::kNone;
+  if (input->scale != kFp32 || input->has_outer_scale) return Product::kNone;
   const Granularity &x = input->granularity, &w = weight.granularity;
+  if (is_int8(*input) && !input->asymmetric && is_outer(x) && cuda::can_prepare_int4(weight, n, k)) return Product::kInt4;
+  if (weight.scale != kFp32 || weight.has_outer_scale) return Product::kNone;
   const bool outer = is_outer(x) && is_outer(w);
   const bool blocks = x == Granularity::block(128) && (w == Granularity::block(128, 128) || w == Granularity::block(128));
   if (is_int8(*input) && is_int8(weight) && outer) return Product::kInt8;
@@ -53,16 +56,14 @@ class InputCodes {
 
   std::int64_t byte_size(std::int64_t m) const { return aligned(m * k_) + aligned(scale_count(m) * 4) + zero_point_count(m); }
 
-  /// An operand of a product, made by `prepare(codes)`.
+  /// An operand of a product, made by `prepare(codes)`. scale and zero point: of a static input.
   template <typename Prepare>
-  auto quantize(const Tensor& x, const std::optional<Array>& memory, const std::optional<Array>& scale,
-                const std::optional<Array>& zero_point, cuda::Stream stream, const Prepare& prepare) const {
+  auto quantize(const Tensor& x, std::byte* scratch, const std::optional<Tensor>& scale, const std::optional<Tensor>& zero_point,
+                cuda::Stream stream, const Prepare& prepare) const {
     const std::int64_t m = x.shape().at(0);
-    if (!memory || memory->tensor.size() < byte_size(m)) throw InvalidArgument("the scratch memory is smaller than scratch(m)");
-    auto* next = static_cast<std::byte*>(memory->tensor.data());
     const auto take = [&](std::int64_t bytes) {
-      std::byte* from = next;
-      next += aligned(bytes);
+      std::byte* from = scratch;
+      scratch += aligned(bytes);
       return Buffer::borrow(from, static_cast<std::size_t>(bytes), x.device());
     };
     const Buffer codes = take(m * k_), scales = take(scale_count(m) * 4), zero_points = take(zero_point_count(m));
@@ -70,14 +71,14 @@ class InputCodes {
       const cuda::FusedOutput out{scheme_, x.shape(), Layout::kRow, has_blocks(), codes, scales};
       FusedInput input;
       input.x = x;
-      input.scales = tensor_of(scale);
+      input.scales = scale;
       cuda::fused_quantize(input, out, stream);
       return prepare(out);
     }
     const cuda::DeviceQuantized out{scheme_, x.shape(), codes, scales, zero_points, {}};
     cuda::QuantizeOptions options;
-    options.scales = tensor_of(scale);
-    options.zero_points = tensor_of(zero_point);
+    options.scales = scale;
+    options.zero_points = zero_point;
     cuda::quantize(x, out, stream, options);
     return prepare(out);
   }
@@ -95,12 +96,22 @@ class InputCodes {
   bool is_fused_ = false;
 };
 
+/// Addresses on the layer's device, for one product; 0 where there is nothing. The caller keeps the memory alive.
+struct Call {
+  std::uintptr_t x, y;        ///< [m, k], rows `pitch` elements apart, and [m, n], contiguous; both of one type
+  std::string_view dtype;
+  std::int64_t m, pitch;
+  std::uintptr_t scratch;     ///< of inputs that are rounded: scratch(m) bytes
+  std::uintptr_t scale, zero_point;  ///< of a static input
+};
+
 class CudaLayer {
  public:
-  CudaLayer(const cuda::DeviceQuantized& weight, const std::optional<Scheme>& input, bool is_static, cuda::Stream stream) {
-    const std::int64_t n = weight.shape.at(0), k = weight.shape.at(1);
-    if (input) input_.emplace(*input, k, is_static);
-    switch (product_of(weight.scheme, n, k, input)) {
+  CudaLayer(const cuda::DeviceQuantized& weight, const std::optional<Scheme>& input, bool is_static, std::optional<Tensor> bias,
+            cuda::Stream stream)
+      : n_(weight.shape.at(0)), k_(weight.shape.at(1)), device_(weight.codes.device()), bias_(std::move(bias)) {
+    if (input) input_.emplace(*input, k_, is_static);
+    switch (product_of(weight.scheme, n_, k_, input)) {
       case Product::kNone:
         throw Unsupported("a layer of " + weight.scheme.to_string() + (input ? " with inputs of " + input->to_string() : "") +
                           " has no CUDA kernel of its own");
@@ -113,34 +124,52 @@ class CudaLayer {
       case Product::kInt8:
         weight_ = cuda::prepare_int8(weight, stream, input->asymmetric);
         break;
+      case Product::kInt4:
+        weight_ = cuda::prepare_int4(weight, stream);
+        break;
     }
   }
 
   /// Bytes of scratch memory for m rows of input.
   std::int64_t scratch(std::int64_t m) const { return input_ ? input_->byte_size(m) : 0; }
 
-  /// x [m, k], y [m, n]; scale and zero point: of a static input, on the device.
-  void run(const Array& x, const std::optional<Array>& memory, const std::optional<Array>& scale, const std::optional<Array>& zero_point,
-           const std::optional<Array>& bias, const Array& y, cuda::Stream stream) const {
+  void run(const Call& call, cuda::Stream stream) const {
+    const DType type = parse_dtype(call.dtype);
+    const Tensor x = at(call.x, type, {call.m, k_}, {call.pitch, 1}), y = at(call.y, type, {call.m, n_}, {});
     const auto multiply = [&](const auto& left, const auto& right, auto options) {
-      options.bias = tensor_of(bias);
-      cuda::matmul(left, right, y.tensor, stream, options);
+      options.bias = bias_;
+      cuda::matmul(left, right, y, stream, options);
     };
-    if (const auto* weight = std::get_if<cuda::DeviceWeight>(&weight_)) {
-      multiply(x.tensor, *weight, cuda::WeightMatmulOptions{});
-    } else if (const auto* fp8 = std::get_if<cuda::Fp8Matrix>(&weight_)) {
-      const auto prepare = [&](const auto& codes) { return cuda::prepare_fp8(codes, stream); };
-      multiply(input_->quantize(x.tensor, memory, scale, zero_point, stream, prepare), *fp8, cuda::Fp8MatmulOptions{});
-    } else {
-      const auto& int8 = std::get<cuda::Int8Matrix>(weight_);
-      const auto prepare = [&](const auto& codes) { return cuda::prepare_int8(codes, stream, int8.scheme.asymmetric); };
-      multiply(input_->quantize(x.tensor, memory, scale, zero_point, stream, prepare), int8, cuda::Int8MatmulOptions{});
-    }
+    const auto rounded = [&](const auto& prepare) {
+      const auto given = [&](std::uintptr_t address, DType of) {
+        return address == 0 ? std::nullopt : std::optional(at(address, of, {1}, {}));
+      };
+      return input_->quantize(x, reinterpret_cast<std::byte*>(call.scratch), given(call.scale, DType::kF32),
+                              given(call.zero_point, DType::kU8), stream, prepare);
+    };
+    const auto int8_rows = [&](bool sums) {
+      return rounded([&](const auto& codes) { return cuda::prepare_int8(codes, stream, sums); });
+    };
+    if (const auto* weight = std::get_if<cuda::DeviceWeight>(&weight_))
+      multiply(x, *weight, cuda::WeightMatmulOptions{});
+    else if (const auto* fp8 = std::get_if<cuda::Fp8Matrix>(&weight_))
+      multiply(rounded([&](const auto& codes) { return cuda::prepare_fp8(codes, stream); }), *fp8, cuda::Fp8MatmulOptions{});
+    else if (const auto* int8 = std::get_if<cuda::Int8Matrix>(&weight_))
+      multiply(int8_rows(int8->scheme.asymmetric), *int8, cuda::Int8MatmulOptions{});
+    else
+      multiply(int8_rows(false), std::get<cuda::Int4Weight>(weight_), cuda::Int8MatmulOptions{});
   }
 
  private:
+  Tensor at(std::uintptr_t address, DType type, Shape shape, Shape strides) const {
+    return Tensor::borrow(reinterpret_cast<void*>(address), type, std::move(shape), std::move(strides), device_);
+  }
+
+  std::int64_t n_, k_;
+  Device device_;
+  std::optional<Tensor> bias_;
   std::optional<InputCodes> input_{};
-  std::variant<std::monostate, cuda::DeviceWeight, cuda::Fp8Matrix, cuda::Int8Matrix> weight_;
+  std::variant<std::monostate, cuda::DeviceWeight, cuda::Fp8Matrix, cuda::Int8Matrix, cuda::Int4Weight> weight_;
 };
 
 }  // namespace
@@ -154,6 +183,7 @@ void bind_cuda_layer(nb::module_& module) {
             return "weights";
           case Product::kFp8:
           case Product::kInt8:
+          case Product::kInt4:
             return "codes";
           case Product::kNone:
             break;
@@ -167,20 +197,25 @@ void bind_cuda_layer(nb::module_& module) {
           "__init__",
           [](CudaLayer* self, const Scheme& scheme, Shape shape, const Array& codes, const std::optional<Array>& scales,
              const std::optional<Array>& zero_points, const std::optional<Array>& outer_scale, const std::optional<Scheme>& input,
-             bool is_static, std::uintptr_t stream) {
+             bool is_static, const std::optional<Array>& bias, std::uintptr_t stream) {
             new (self) CudaLayer(over_device(scheme, std::move(shape), codes, scales, zero_points, outer_scale), input, is_static,
+                                 bias ? std::optional(Tensor::over(bias->buffer(), DType::kF32, bias->tensor.shape())) : std::nullopt,
                                  stream_of(stream));
           },
           nb::arg("scheme"), nb::arg("shape"), nb::arg("codes"), nb::arg("scales").none(), nb::arg("zero_points").none(),
-          nb::arg("outer_scale").none(), nb::arg("input").none(), nb::arg("is_static"), nb::arg("stream"), Unlocked())
+          nb::arg("outer_scale").none(), nb::arg("input").none(), nb::arg("is_static"), nb::arg("bias").none(), nb::arg("stream"),
+          Unlocked())
       .def("scratch", &CudaLayer::scratch, nb::arg("m"))
       .def(
           "run",
-          [](const CudaLayer& self, const Array& x, const std::optional<Array>& memory, const std::optional<Array>& scale,
-             const std::optional<Array>& zero_point, const std::optional<Array>& bias, const Array& y,
-             std::uintptr_t stream) { self.run(x, memory, scale, zero_point, bias, y, stream_of(stream)); },
-          nb::arg("x"), nb::arg("memory").none(), nb::arg("scale").none(), nb::arg("zero_point").none(), nb::arg("bias").none(),
-          nb::arg("y"), nb::arg("stream"), Unlocked());
+          [](const CudaLayer& self, std::uintptr_t x, std::uintptr_t y, std::string_view dtype, std::int64_t m, std::int64_t pitch,
+             std::uintptr_t scratch, std::uintptr_t scale, std::uintptr_t zero_point, std::uintptr_t stream) {
+            self.run({x, y, dtype, m, pitch, scratch, scale, zero_point}, stream_of(stream));
+          },
+          nb::arg("x"), nb::arg("y"), nb::arg("dtype"), nb::arg("m"), nb::arg("pitch"), nb::arg("scratch") = 0, nb::arg("scale") = 0,
+          nb::arg("zero_point") = 0, nb::arg("stream"), Unlocked(),
+          "x [m, k], rows pitch elements apart, and y [m, n] by their addresses, both of one type; scratch: of scratch(m) bytes; scale and "
+          "zero_point: addresses of a static input's.");
 }
 
 }  // namespace narrow::python

@@ -1,6 +1,7 @@
 """CUDA tensors: the CPU's bytes, products, training, streams, graphs, compiled code, and what one call costs. `make gpu-test` runs it."""
 
 import copy
+import functools
 import time
 
 import pytest
@@ -12,6 +13,7 @@ if not torch.cuda.is_available() or narrow._core.cuda_device_count() == 0:
 from torch import nn  # noqa: E402
 
 import narrow.torch as nt  # noqa: E402
+from narrow.torch import ops  # noqa: E402
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -91,8 +93,6 @@ def test_a_changed_weight_is_prepared_anew_and_a_dropped_one_is_freed():
     layer.bias.data.zero_()
     exact = x.double() @ layer.weight.dequantize().double().T
     assert not torch.equal(layer(x), before) and torch.allclose(layer(x).double(), exact, atol=2e-2)
-    from narrow.torch import ops
-
     for scheme, inputs in (("int4:block128", ""), ("int8:row", "int8:row:dynamic")):
         layer = nt.QuantizedLinear.from_linear(nn.Linear(128, 64).half().cuda(), scheme, inputs)
         count = len(ops._cuda_layers._layers)
@@ -174,7 +174,7 @@ def test_models_move_between_devices():
     assert torch.allclose(moved(x.cuda()).cpu(), model(x), atol=2e-2) and torch.equal(moved.cpu()(x), model(x))
 
 
-def seconds_per_call(call, count=2000):
+def microseconds_per_call(call, count=400):
     """The best of five: host time of a call, without waiting for the device."""
     best = float("inf")
     for _ in range(5):
@@ -184,29 +184,84 @@ def seconds_per_call(call, count=2000):
             call()
         best = min(best, (time.perf_counter() - start) / count)
         torch.cuda.synchronize()
-    return best
+    return 1e6 * best
+
+
+def bare_product(layer, x, y):
+    """The call of a QuantizedLinear's kernels alone, in memory that is there already."""
+    w = layer.weight
+    product, prepared = ops._cuda_layers.layer(
+        w.codes, (w.scales, w.zero_points, w.outer_scale, layer.bias), w.scheme, layer.inputs, layer.in_features
+    )
+    assert product == ("codes" if layer.inputs else "weights")
+    scratch = x.new_empty(prepared.scratch(x.shape[0]), dtype=torch.uint8)
+    scale = 0 if layer.input_scale is None else layer.input_scale.data_ptr()
+    where = x.data_ptr(), y.data_ptr(), "F16", x.shape[0], x.shape[1]
+
+    def call():
+        prepared.run(*where, scratch.data_ptr(), scale, 0, torch._C._cuda_getCurrentRawStream(0))
+
+    return call
+
+
+def operators_and_their_kernels(x):
+    """Name, call of an operator, call of its kernels alone: what a layer of a model calls, at a size where the device has little to do."""
+    y, stream = torch.empty_like(x), torch.cuda.current_stream().cuda_stream
+    for scheme, inputs in (
+        ("fp6_e3m2:row", ""),
+        ("int4:block128", ""),
+        ("fp8_e4m3:row", ""),
+        ("int8:row", ""),
+        ("int8:row", "int8:row:dynamic"),
+        ("int8:row", "int8:tensor:static"),
+        ("int4:block128", "int8:row:dynamic"),
+        ("fp8_e4m3:row", "fp8_e4m3:row:dynamic"),
+        ("fp8_e4m3:128x128", "fp8_e4m3:block128:dynamic"),
+    ):
+        linear = nn.Linear(256, 256).half().cuda().requires_grad_(False)
+        layer = nt.QuantizedLinear.from_linear(linear, scheme, inputs, (0.03125, 0) if "static" in inputs else None)
+        w, scale = layer.weight, layer.input_scale
+        arguments = x, w.codes, w.scales, w.zero_points, w.outer_scale, layer.bias, scheme, inputs, scale, None
+        layer(x)
+        yield (
+            f"linear {scheme} {inputs}",
+            functools.partial(torch.ops.narrow.linear, *arguments),
+            bare_product(layer, x, y),
+        )
+    for scheme in ("int8:row", "fp8_e4m3:row", "int4:block128", "fp6_e3m2:row", "nvfp4"):
+        form, shape, device = narrow.Scheme(scheme), tuple(x.shape), x.get_device()
+        codes, scales, zero_points, outer = torch.ops.narrow.quantize(x, scheme, None, None)
+        there = codes.data_ptr(), scales.data_ptr(), zero_points.data_ptr(), outer.data_ptr()
+        yield (
+            f"quantize {scheme}",
+            functools.partial(torch.ops.narrow.quantize, x, scheme, None, None),
+            functools.partial(narrow._core.cuda_quantize_at, form, shape, (), x.data_ptr(), "F16", *there, device, stream),
+        )
+        present = outer if outer.numel() else None
+        memory = [ops._memory(part) for part in (codes, scales, None, present)]
+        yield (
+            f"dequantize {scheme}",
+            functools.partial(torch.ops.narrow.dequantize, codes, scales, None, present, scheme, shape, torch.float16),
+            functools.partial(narrow._core.cuda_dequantize_at, form, shape, *memory, y.data_ptr(), "F16", device, stream),
+        )
+        where = x.data_ptr(), y.data_ptr(), "F16", shape, (), device, form, stream, "nearest_even", 0
+        yield (
+            f"fake_quantize {scheme}",
+            functools.partial(torch.ops.narrow.fake_quantize, x, scheme, "nearest_even", 0),
+            functools.partial(narrow._core.cuda_fake_quantize_at, *where),
+        )
 
 
 def test_speed_of_an_operator_call():
-    """Less than 12 us of host time more than the call of its kernel."""
-    from narrow import _core
-    from narrow._arrays import borrow_torch
-
-    x = torch.randn(16, 256, device="cuda", dtype=torch.float16)
-    y, scheme = torch.empty_like(x), _core.Scheme("int8:row")
-    source, target, stream = borrow_torch(x), borrow_torch(y), torch.cuda.current_stream().cuda_stream
-    codes, scales, _, _ = torch.ops.narrow.quantize(x, "int8:row", None, None)
-    parts = borrow_torch(codes), borrow_torch(scales)
-    with torch.inference_mode():
-        bare = seconds_per_call(lambda: _core.cuda_dequantize(scheme, (16, 256), *parts, None, None, target, stream))
-        op = seconds_per_call(lambda: torch.ops.narrow.dequantize(codes, scales, None, None, "int8:row", (16, 256), torch.float16))
-        fake_bare = seconds_per_call(lambda: _core.cuda_fake_quantize(source, target, scheme, stream))
-        fake_op = seconds_per_call(lambda: torch.ops.narrow.fake_quantize(x, "int8:row", "nearest_even", 0))
-    print(
-        f"dequantize: {1e6 * op:.1f} us, its kernel call {1e6 * bare:.1f} us; "
-        f"fake_quantize: {1e6 * fake_op:.1f} us, its kernel call {1e6 * fake_bare:.1f} us"
-    )
-    assert op - bare < 12e-6 and fake_op - fake_bare < 12e-6
+    """Less than 12 us of host time more than the call of its kernels, for every operator, with autograd watching and without."""
+    x, worst = torch.randn(16, 256, device="cuda", dtype=torch.float16), 0.0
+    for name, operator, kernel in operators_and_their_kernels(x):
+        bare, watched = microseconds_per_call(kernel), microseconds_per_call(operator)
+        with torch.inference_mode():
+            alone = microseconds_per_call(operator)
+        print(f"{name:55s} kernels {bare:5.1f} us; the operator {watched - bare:5.1f} us more, in inference mode {alone - bare:5.1f} us")
+        worst = max(worst, watched - bare, alone - bare)
+    assert worst < 12
 
 
 class LlamaBlock(nn.Module):
@@ -239,9 +294,6 @@ def microseconds_of_products(call, count=20):
 @pytest.mark.parametrize("scheme", ["fp6_e3m2:row", "int4:block128"])
 def test_speed_of_a_compiled_block(scheme):
     """Products in a compiled, graph-captured block at batch 1: at least 0.9 of the speed of the bare kernels in a graph of their own."""
-    from narrow._arrays import borrow_torch
-    from narrow.torch import ops
-
     model = nt.quantize_(LlamaBlock().half().cuda(), scheme)
     x = torch.randn(1, 4096, device="cuda", dtype=torch.float16)
     with torch.inference_mode():
@@ -251,15 +303,11 @@ def test_speed_of_a_compiled_block(scheme):
         layers = [m for m in model.modules() if isinstance(m, nt.QuantizedLinear)]
         inputs = [torch.randn(1, m.in_features, device="cuda", dtype=torch.float16) for m in layers]
         outputs = [torch.empty(1, m.out_features, device="cuda", dtype=torch.float16) for m in layers]
-        weights = [m.weight for m in layers]
-        prepared = [
-            ops._cuda_layers.layer(w.codes, (w.scales, w.zero_points, w.outer_scale, None), w.scheme, "", w.shape[1]) for w in weights
-        ]
+        products = [bare_product(m, a, b) for m, a, b in zip(layers, inputs, outputs)]
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            stream = torch.cuda.current_stream().cuda_stream
-            for layer, a, b in zip(prepared, inputs, outputs):
-                layer.prepared.run(borrow_torch(a), None, None, None, None, borrow_torch(b), stream)
+            for product in products:
+                product()
         bare, inside = microseconds_of_products(graph.replay), microseconds_of_products(lambda: compiled(x))
     print(f"{scheme}: products {inside:.1f} us in the block, {bare:.1f} us bare")
     assert bare >= 0.9 * inside > 0

@@ -101,7 +101,7 @@ class QuantizedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features, self.inputs = in_features, out_features, inputs
         self.weight = QuantizedWeight(out_features, in_features, scheme, device)
-        self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
+        self.register_parameter("bias", nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None)
         rounding, is_static = split_inputs(inputs)
         asymmetric = bool(inputs) and scheme_of(rounding).asymmetric
         self.register_buffer("input_scale", torch.ones(1, device=device) if is_static else None)
@@ -149,9 +149,20 @@ class QuantizedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        w = self.weight
-        return torch.ops.narrow.linear(
-            x, w.codes, w.scales, w.zero_points, w.outer_scale, self.bias, w.scheme, self.inputs, self.input_scale, self.input_zero_point
+        # The dictionaries of nn.Module, not its attributes: eight look-ups in Python would cost as much as the call.
+        w, own = self._modules["weight"], self._buffers
+        parts = w._buffers
+        return torch.ops.narrow.linear.default(
+            x,
+            parts["codes"],
+            parts["scales"],
+            parts["zero_points"],
+            parts["outer_scale"],
+            self._parameters["bias"],
+            w.scheme,
+            self.inputs,
+            own["input_scale"],
+            own["input_zero_point"],
         )
 
     def extra_repr(self) -> str:

@@ -5,11 +5,14 @@
     fake_quantize_learned                           with given scales and zero points; gradients of LSQ and LSQ+
 
 Each has a CPU and a CUDA implementation and one for fake tensors. Parts of a quantized tensor travel as tensors; a scheme as its string.
+What a call costs beside its kernel is Python and torch's dispatcher: CUDA implementations pass addresses, and a call that needs no gradient
+passes through the dispatcher once.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 import weakref
 from typing import Any, Callable, NamedTuple
 
@@ -21,7 +24,52 @@ from .. import _core
 from .._arrays import SCALE_NAMES, borrow_bytes, borrow_torch, torch_dtype, torch_dtype_name
 from ..errors import InvalidArgument
 
-library = torch.library.Library("narrow", "DEF")
+
+
+class _Library(torch.library.Library):
+    """torch's library, whose autograd kernels step aside where they have nothing to do.
+
+    torch.library.register_autograd sends every call through the dispatcher a second time, which costs more than a small kernel. Where no
+    argument needs a gradient, and nothing below autograd waits for the call but a device, that device's implementation is called at once.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._kernels: dict[str, dict[str, Callable]] = {}
+
+    def impl(self, op_name: Any, fn: Callable, dispatch_key: str = "", **options: Any) -> None:
+        if dispatch_key == "Autograd":
+            fn = self._stepping_aside(fn, self._kernels.get(op_name, {}))
+        else:
+            self._kernels.setdefault(op_name, {})[dispatch_key] = fn
+        super().impl(op_name, fn, dispatch_key, **options)
+
+    @staticmethod
+    def _stepping_aside(autograd: Callable, kernels: dict[str, Callable]) -> Callable:
+        chosen: dict[int, Callable | None] = {}  # by what waits for a call
+
+        def call(keys, *arguments):
+            waiting = keys.raw_repr()
+            if waiting not in chosen:
+                chosen[waiting] = kernels.get(_device_alone(keys))
+            kernel = chosen[waiting]
+            if kernel is None or (torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments)):
+                return autograd(keys, *arguments)
+            return kernel(*arguments)
+
+        return call
+
+
+def _device_alone(keys: torch._C.DispatchKeySet) -> str:
+    """The one device that a call waits for below autograd; empty where a mode (tracing, fake tensors) or a kind of tensor comes first."""
+    below = keys & torch._C._after_autograd_keyset
+    for passed in (torch._C.DispatchKey.ADInplaceOrView, torch._C.DispatchKey.BackendSelect):  # operators without aliases fall through both
+        below = below.remove(passed)
+    name = below.highestPriorityTypeId().name
+    return name if name in ("CPU", "CUDA") else ""
+
+
+library = _Library("narrow", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 
 library.define(
@@ -62,6 +110,10 @@ def _memory(x: Tensor | None) -> tuple[int, int]:
     return (0, 0) if x is None else (x.data_ptr(), x.nbytes)
 
 
+def _address(x: Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()
+
+
 def _part(x: Tensor | None) -> _core.Array | None:
     """A part of a quantized tensor that it may not have."""
     return None if x is None or not x.numel() else borrow_bytes(x)
@@ -79,13 +131,33 @@ def _plain_rows(x: Tensor) -> Tensor:
 # ---- quantize and dequantize ----
 
 
-def _empty_parts(x: Tensor, scheme: _core.Scheme) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Codes, scales, zero points and outer scale of x, uninitialised; a part that the scheme does not have is empty."""
-    grid = scheme.grid(x.shape)
-    codes = x.new_empty((x.shape[:-1].numel(), scheme.row_bytes(x.shape[-1])), dtype=torch.uint8)
-    scales = x.new_empty(grid if scheme.has_scales else (0,), dtype=torch_dtype(SCALE_NAMES[scheme.scale.name]))
-    zero_points = x.new_empty(grid if scheme.asymmetric else (0,), dtype=torch.uint8)
-    return codes, scales, zero_points, x.new_empty((1,) if scheme.has_outer_scale else (0,), dtype=torch.float32)
+def _parts_of(scheme: str, shape: torch.Size) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+    """Shape and type of codes, scales, zero points and outer scale; a part that the scheme does not have is empty."""
+    form = scheme_of(scheme)
+    grid = tuple(form.grid(shape))
+    return (
+        ((shape[:-1].numel(), form.row_bytes(shape[-1])), torch.uint8),
+        (grid if form.has_scales else (0,), torch_dtype(SCALE_NAMES[form.scale.name])),
+        (grid if form.asymmetric else (0,), torch.uint8),
+        ((1,) if form.has_outer_scale else (0,), torch.float32),
+    )
+
+
+_known_parts_of = functools.lru_cache(maxsize=4096)(_parts_of)
+
+
+@functools.lru_cache(maxsize=None)
+def _nothing(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A part that a scheme does not have. It has no elements that a caller could change, so that all calls share it."""
+    with torch.inference_mode(False):
+        return torch.empty(0, dtype=dtype, device=device)
+
+
+def _empty_parts(x: Tensor, scheme: str) -> list[Tensor]:
+    """Codes, scales, zero points and outer scale of x, uninitialised."""
+    return [
+        x.new_empty(shape, dtype=dtype) if shape != (0,) else _nothing(dtype, x.device) for shape, dtype in _known_parts_of(scheme, x.shape)
+    ]
 
 
 def _present(x: Tensor) -> Tensor | None:
@@ -95,7 +167,7 @@ def _present(x: Tensor) -> Tensor | None:
 @torch.library.impl(library, "quantize", "CPU")
 def _quantize_cpu(x, scheme, scales, zero_points):
     form = scheme_of(scheme)
-    codes, out_scales, out_zero_points, outer = _empty_parts(x, form)
+    codes, out_scales, out_zero_points, outer = _empty_parts(x, scheme)
     value = _core.quantize_into(
         borrow_torch(x),
         form,
@@ -114,14 +186,27 @@ def _quantize_cpu(x, scheme, scales, zero_points):
 @torch.library.impl(library, "quantize", "CUDA")
 def _quantize_cuda(x, scheme, scales, zero_points):
     form, x = scheme_of(scheme), _plain_rows(x)
-    codes, out_scales, out_zero_points, outer = _empty_parts(x, form)
+    parts = codes, out_scales, out_zero_points, outer = _empty_parts(x, scheme)
+    if scales is None and zero_points is None:
+        index = x.get_device()
+        _core.cuda_quantize_at(
+            form,
+            x.shape,
+            () if x.is_contiguous() else x.stride(),
+            x.data_ptr(),
+            torch_dtype_name(x.dtype),
+            codes.data_ptr(),
+            out_scales.data_ptr(),
+            out_zero_points.data_ptr(),
+            outer.data_ptr(),
+            index,
+            torch._C._cuda_getCurrentRawStream(index),
+        )
+        return codes, out_scales, out_zero_points, outer
     _core.cuda_quantize(
         borrow_torch(x),
         form,
-        borrow_bytes(codes),
-        _part(out_scales),
-        _part(out_zero_points),
-        _part(outer),
+        *map(_part, parts),
         _stream(x),
         given_scales=_maybe(scales),
         given_zero_points=_maybe(zero_points),
@@ -131,7 +216,7 @@ def _quantize_cuda(x, scheme, scales, zero_points):
 
 @torch.library.register_fake("narrow::quantize", lib=library)
 def _quantize_fake(x, scheme, scales, zero_points):
-    return _empty_parts(x, scheme_of(scheme))
+    return tuple(x.new_empty(shape, dtype=dtype) for shape, dtype in _parts_of(scheme, x.shape))
 
 
 def _assemble(codes, scales, zero_points, outer_scale, scheme, shape) -> _core.Quantized:
@@ -310,32 +395,51 @@ torch.library.register_autograd("narrow::fake_quantize_learned", _learned_backwa
 # ---- products ----
 
 
-def _version(x: Tensor) -> int:
-    """Counts the changes of a tensor's values; an inference tensor keeps no count, and is taken not to change."""
-    return 0 if x.is_inference() else x._version
+class PreparedLayer(NamedTuple):
+    """What was made of a tensor of codes, and of what else it was made."""
+
+    codes: weakref.ref
+    parts: tuple[Tensor | None, ...]
+    rest: tuple[str, str, int]  #: scheme, inputs, k
+    version: int | None  #: of the codes; None where they keep no count of their changes
+    watched: tuple[tuple[Tensor, int], ...]  #: the parts that keep such a count, and theirs
+    layer: Any
+
+    def is_of(self, codes: Tensor, parts: tuple[Tensor | None, ...], rest: tuple[str, str, int]) -> bool:
+        if self.codes() is not codes or self.rest != rest or not all(map(operator.is_, self.parts, parts)):
+            return False
+        if self.version is not None and self.version != codes._version:
+            return False
+        for part, version in self.watched:
+            if part._version != version:
+                return False
+        return True
 
 
 class LayerCache:
-    """Prepared weights by the tensor that holds their codes: made at the first product, made anew where a part has changed, dropped with
-    it."""
+    """Prepared weights by the tensor that holds their codes: made at the first product, made anew where a part has changed or is another
+    one, dropped with the codes. An inference tensor keeps no count of its changes, and is taken not to change."""
 
     def __init__(self, make: Callable) -> None:
         self._make = make
-        self._layers: dict[int, tuple[weakref.ref, list, Any]] = {}
+        self._layers: dict[int, PreparedLayer] = {}
 
-    def layer(self, codes, parts, scheme, inputs, k) -> Any:
-        """What make(codes, parts, scheme, inputs, k) gave. parts: tensors or None; those that are not None are watched."""
-        stamp = [scheme, inputs, _version(codes)]
-        for part in parts:
-            if part is not None:
-                stamp += (part.data_ptr(), _version(part))
-        key = id(codes)
+    def layer(self, codes: Tensor, parts: tuple[Tensor | None, ...], scheme: str, inputs: str, k: int) -> Any:
+        """What make(codes, parts, scheme, inputs, k) gave."""
+        key, rest = id(codes), (scheme, inputs, k)
         found = self._layers.get(key)
-        if found is not None and found[0]() is codes and found[1] == stamp:
-            return found[2]
-        layer = self._make(codes, parts, scheme, inputs, k)
-        self._layers[key] = (weakref.ref(codes, functools.partial(self._drop, key)), stamp, layer)
-        return layer
+        if found is not None and found.is_of(codes, parts, rest):
+            return found.layer
+        made = self._make(codes, parts, scheme, inputs, k)
+        self._layers[key] = PreparedLayer(
+            weakref.ref(codes, functools.partial(self._drop, key)),
+            parts,
+            rest,
+            None if codes.is_inference() else codes._version,
+            tuple((part, part._version) for part in parts if part is not None and not part.is_inference()),
+            made,
+        )
+        return made
 
     def _drop(self, key: int, _: weakref.ref) -> None:
         self._layers.pop(key, None)
@@ -369,12 +473,10 @@ def _linear_cpu(x, codes, scales, zero_points, outer_scale, bias, scheme, inputs
 
 
 class CudaLayer(NamedTuple):
-    """Where CUDA kernels of narrow multiply a layer ("weights" by plain inputs, "codes" by codes): what they take."""
+    """Where CUDA kernels of narrow multiply a layer ("weights" by plain inputs, "codes" by codes; none: ""): what they take."""
 
     product: str
     prepared: _core.CudaLayer | None
-    bias: Tensor | None
-    bias_array: _core.Array | None
 
 
 def _make_cuda_layer(codes, parts, scheme, inputs, k) -> CudaLayer:
@@ -388,11 +490,10 @@ def _make_cuda_layer(codes, parts, scheme, inputs, k) -> CudaLayer:
     if inputs and not product:  # inputs are rounded, and their values multiplied
         product, rounding_form = _core.cuda_layer_product(form, n, k, None), None
     if not product:
-        return CudaLayer("", None, bias, None)
+        return CudaLayer("", None)
     arrays = borrow_bytes(codes.detach()), _part(scales), _part(zero_points), _part(outer_scale)
-    prepared = _core.CudaLayer(form, (n, k), *arrays, rounding_form, is_static, _stream(codes))
-    bias = None if bias is None else bias.detach().float().contiguous()
-    return CudaLayer(product, prepared, bias, _maybe(bias))
+    wide_bias = None if bias is None else borrow_torch(bias.detach().float().contiguous())
+    return CudaLayer(product, _core.CudaLayer(form, (n, k), *arrays, rounding_form, is_static, wide_bias, _stream(codes)))
 
 
 _cuda_layers = LayerCache(_make_cuda_layer)
@@ -409,25 +510,33 @@ def _rounded_cuda(rows: Tensor, inputs: str, input_scale: Tensor | None, input_z
 
 @torch.library.impl(library, "linear", "CUDA")
 def _linear_cuda(x, codes, scales, zero_points, outer_scale, bias, scheme, inputs, input_scale, input_zero_point):
-    n, k = codes.shape[0], x.shape[-1]
-    y = x.new_empty((*x.shape[:-1], n))
+    shape, n = x.shape, codes.shape[0]
+    k = shape[-1]
+    y = x.new_empty((*shape[:-1], n))
     if y.numel() == 0:
         return y
-    layer = _cuda_layers.layer(codes, (scales, zero_points, outer_scale, bias), scheme, inputs, k)
-    rows = _plain_rows(x.reshape(-1, k))
-    if layer.product == "codes":
-        scratch = x.new_empty(layer.prepared.scratch(rows.shape[0]), dtype=torch.uint8)
-        static = _maybe(input_scale), _maybe(input_zero_point)
-        layer.prepared.run(borrow_torch(rows), borrow_torch(scratch), *static, layer.bias_array, borrow_torch(y.view(-1, n)), _stream(x))
+    product, prepared = _cuda_layers.layer(codes, (scales, zero_points, outer_scale, bias), scheme, inputs, k)
+    pitch = k
+    if not x.is_contiguous():
+        if x.dim() == 2 and x.stride(1) == 1:
+            pitch = x.stride(0)
+        else:
+            x = x.contiguous()
+    m, index = y.numel() // n, x.get_device()
+    if product == "codes":
+        scratch = x.new_empty(prepared.scratch(m), dtype=torch.uint8)
+        given = _address(input_scale), _address(input_zero_point)
+        stream = torch._C._cuda_getCurrentRawStream(index)
+        prepared.run(x.data_ptr(), y.data_ptr(), torch_dtype_name(x.dtype), m, pitch, scratch.data_ptr(), *given, stream)
         return y
     if inputs:
-        rows = _rounded_cuda(rows, inputs, input_scale, input_zero_point)
-    if layer.product and x.dtype != torch.float32:
-        layer.prepared.run(borrow_torch(rows), None, None, None, layer.bias_array, borrow_torch(y.view(-1, n)), _stream(x))
+        x, pitch = _rounded_cuda(x, inputs, input_scale, input_zero_point), k
+    if product and x.dtype != torch.float32:
+        stream = torch._C._cuda_getCurrentRawStream(index)
+        prepared.run(x.data_ptr(), y.data_ptr(), torch_dtype_name(x.dtype), m, pitch, 0, 0, 0, stream)
         return y
     weight = _dequantize_cuda(codes, scales, zero_points, outer_scale, scheme, (n, k), x.dtype)
-    y = torch.nn.functional.linear(rows, weight, None if bias is None else bias.to(x.dtype))
-    return y.reshape(*x.shape[:-1], n)
+    return torch.nn.functional.linear(x, weight, None if bias is None else bias.to(x.dtype))
 
 
 @torch.library.register_fake("narrow::linear", lib=library)
