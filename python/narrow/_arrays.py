@@ -46,6 +46,22 @@ NAMES = {
     "float8_e4m3fnuz": "F8_E4M3FNUZ",
     "float8_e5m2fnuz": "F8_E5M2FNUZ",
 }
+#: The format of a dtype of ml_dtypes or torch, by its name there.
+FORMATS = {
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "fp8_e4m3",
+    "float8_e5m2": "fp8_e5m2",
+    "float8_e8m0fnu": "e8m0",
+    "float6_e3m2fn": "fp6_e3m2",
+    "float6_e2m3fn": "fp6_e2m3",
+    "float4_e2m1fn": "fp4_e2m1",
+    "float4_e2m1fn_x2": "fp4_e2m1",
+    "int8": "int8",
+    "int4": "int4",
+    "int2": "int2",
+}
 _FRAMEWORK_NAMES = {name: word for word, name in NAMES.items()}
 
 #: The element type in which scales of a format are stored.
@@ -57,12 +73,17 @@ def is_torch(x: Any) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+def framework_name(dtype: Any) -> str:
+    """The name of a dtype in numpy, ml_dtypes or torch."""
+    text = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    return text.removeprefix("torch.")
+
+
 def dtype_name(dtype: Any) -> str:
     """narrow's name of a type given as a word ("bf16"), a name ("BF16"), or a dtype of numpy or torch."""
     if isinstance(dtype, str) and dtype in WORDS:
         return WORDS[dtype]
-    text = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
-    text = text.removeprefix("torch.")
+    text = framework_name(dtype)
     if text in NAMES:
         return NAMES[text]
     if text in _FRAMEWORK_NAMES:

@@ -6,7 +6,8 @@ import dataclasses
 from typing import Any
 
 from . import _core
-from ._arrays import SCALE_NAMES, borrow, dtype_name, empty, float32, is_torch, maybe_borrow, to_framework
+from ._arrays import FORMATS, SCALE_NAMES, borrow, dtype_name, empty, float32, framework_name, is_torch, maybe_borrow, to_framework, torch_dtype
+from ._device import dequantize_device, is_device_array, quantize_device
 from .errors import InvalidArgument
 
 Format = _core.Format
@@ -14,7 +15,17 @@ Scheme = _core.Scheme
 
 
 def _scheme(scheme: str | Scheme) -> Scheme:
-    return scheme if isinstance(scheme, Scheme) else Scheme(scheme)
+    if isinstance(scheme, Scheme):
+        return scheme
+    return Scheme(scheme if isinstance(scheme, str) else format_of(scheme).name)
+
+
+def format_of(dtype: Any) -> Format:
+    """The format of a dtype of ml_dtypes, numpy or torch: torch.float8_e4m3fn, ml_dtypes.float4_e2m1fn, torch.float4_e2m1fn_x2, ..."""
+    name = FORMATS.get(framework_name(dtype))
+    if name is None:
+        raise InvalidArgument(f"dtype {dtype!r} is none of narrow's formats; those that are: {', '.join(FORMATS)}")
+    return Format(name)
 
 
 def _on_cuda(x: Any) -> bool:
@@ -95,13 +106,14 @@ def quantize(
         import numpy
 
         x = numpy.asarray(x, dtype=numpy.float32)
+    if is_device_array(x):
+        given = dict(scales=scales, zero_points=zero_points, outer_scale=outer_scale)
+        codes, made_scales, made_zero_points, outer = quantize_device(x, scheme, rounding=rounding, seed=seed, **given)
+        return QuantizedTensor(scheme, tuple(x.shape), codes, made_scales, made_zero_points, 1.0 if outer is None else outer)
+    if _on_cuda(x):
+        return _quantize_on_cuda(x, scheme, rounding, seed, scales, zero_points, outer_scale)
     q = _empty_quantized(x, scheme)
     given = dict(given_scales=maybe_borrow(None if scales is None else float32(scales)), given_zero_points=maybe_borrow(zero_points))
-    if _on_cuda(x):
-        from ._cuda import quantize_cuda
-
-        quantize_cuda(x, q, rounding=rounding, seed=seed, given_outer_scale=outer_scale, **given)
-        return q
     q.outer_scale = _core.quantize_into(
         borrow(x),
         scheme,
@@ -118,16 +130,69 @@ def quantize(
     return q
 
 
+def _quantize_on_cuda(x: Any, scheme: Scheme, rounding: str, seed: int, scales: Any, zero_points: Any, outer_scale: Any) -> QuantizedTensor:
+    from ._cuda import quantize_cuda
+
+    if scales is not None:
+        scales = float32(scales)
+    if outer_scale is not None:
+        outer_scale = as_outer_scale(outer_scale, x)
+    codes, made_scales, made_zero_points, outer = quantize_cuda(
+        x.detach(), str(scheme), scales, zero_points, outer_scale, rounding=rounding, seed=seed
+    )
+    return QuantizedTensor(
+        scheme,
+        tuple(x.shape),
+        codes,
+        made_scales if scheme.has_scales else None,
+        made_zero_points if scheme.asymmetric else None,
+        outer if scheme.has_outer_scale else 1.0,
+    )
+
+
+def as_outer_scale(value: Any, like: Any) -> Any:
+    """A number, or a tensor of one, as a CUDA tensor of one fp32."""
+    import torch
+
+    return torch.as_tensor(value, dtype=torch.float32, device=like.device).reshape(1)
+
+
 def dequantize(q: QuantizedTensor, dtype: Any = "fp32") -> Any:
     """The values in fp32, fp16 or bf16: rounded once to fp32 by the scale, once more to a 16-bit type."""
-    y = empty(q.shape, dtype_name(dtype), q.codes)
+    if is_device_array(q.codes):
+        return dequantize_device(q, dtype_name(dtype))
     if _on_cuda(q.codes):
         from ._cuda import dequantize_cuda
 
-        dequantize_cuda(q, y)
-    else:
-        _core.dequantize_into(q.core(), borrow(y))
+        outer = as_outer_scale(q.outer_scale, q.codes) if q.scheme.has_outer_scale else None
+        return dequantize_cuda(q.codes, q.scales, q.zero_points, outer, str(q.scheme), q.shape, torch_dtype(dtype_name(dtype)))
+    y = empty(q.shape, dtype_name(dtype), q.codes)
+    _core.dequantize_into(q.core(), borrow(y))
     return y
+
+
+def as_quantized(x: Any) -> QuantizedTensor:
+    """An array of narrow floats (float8, float6 or float4 of ml_dtypes or torch) as a QuantizedTensor without scales, exactly.
+
+    Bytes that are codes already are shared; ml_dtypes keeps one narrower number in a byte, which is packed.
+    """
+    form = format_of(x.dtype)
+    if form.kind == "integer":
+        raise InvalidArgument(f"as_quantized: {form.name} has no meaning without a scale; give QuantizedTensor the codes and their scales")
+    scheme = Scheme(f"{form.name}:none")
+    if framework_name(x.dtype) == "float4_e2m1fn_x2":  # two in a byte, the first in the lower half: as here
+        codes = x.contiguous().view(_torch_bytes())
+        return QuantizedTensor(scheme, (*x.shape[:-1], 2 * x.shape[-1]), codes.reshape(-1, codes.shape[-1]))
+    if form.bits == 8:
+        codes = x.contiguous().view(_torch_bytes()) if is_torch(x) else x.view("uint8")
+        return QuantizedTensor(scheme, tuple(x.shape), codes.reshape(_rows(tuple(x.shape)), x.shape[-1]))
+    return quantize(float32(x), scheme)
+
+
+def _torch_bytes() -> Any:
+    import torch
+
+    return torch.uint8
 
 
 def requantize(q: QuantizedTensor, scheme: str | Scheme, **options: Any) -> QuantizedTensor:
@@ -149,7 +214,7 @@ def fake_quantize(
 ) -> Any:
     """dequantize(quantize(x)) in x's own type: what training with quantization sees. Options as in :func:`quantize`."""
     scheme = _scheme(scheme)
-    if _on_cuda(x):
+    if _on_cuda(x) or is_device_array(x):
         q = quantize(x, scheme, rounding=rounding, seed=seed, scales=scales, zero_points=zero_points, outer_scale=outer_scale)
         return dequantize(q, x.dtype)
     source = borrow(x)

@@ -167,6 +167,12 @@ void bind_array(nb::module_& module) {
             return at_pointer(pointer, "U8", {size}, {}, cuda, std::move(owner));
           },
           "Contiguous memory as bytes.")
+      .def_static(
+          "empty",
+          [](Shape shape, std::string_view dtype, int cuda) {
+            return Array{Tensor::empty(parse_dtype(dtype), std::move(shape), cuda < 0 ? Device::cpu() : Device::cuda(cuda))};
+          },
+          nb::arg("shape"), nb::arg("dtype"), nb::arg("cuda") = -1, "Memory of narrow, uninitialised. cuda: a device's index.")
       .def_prop_ro("dtype", [](const Array& self) { return std::string(name_of(self.tensor.dtype())); })
       .def_prop_ro("shape", [](const Array& self) { return nb::tuple(nb::cast(self.tensor.shape())); })
       .def(

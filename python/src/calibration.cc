@@ -29,6 +29,13 @@ void bind_calibration(nb::module_& module) {
                      for (const auto& [module_name, entry] : self.shared) names.push_back(module_name);
                      return names;
                    })
+      .def(
+          "shared_input",
+          [](const CalibrationStatistics& self, const std::string& name) {
+            static_cast<void>(self.of(name));  // says which modules there are where this one is none
+            return self.shared.at(name);
+          },
+          nb::arg("module"), "The first of the modules that read the same input: one name for all of them.")
       .def("tokens", [](const CalibrationStatistics& self, std::string_view name) { return self.of(name).tokens; })
       .def("range",
            [](const CalibrationStatistics& self, std::string_view name) { return std::pair(self.of(name).minimum, self.of(name).maximum); })

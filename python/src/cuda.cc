@@ -95,7 +95,8 @@ void bind_quick_calls(nb::module_& module) {
   module.def(
       "cuda_quantize_at",
       [](const Scheme& scheme, Shape shape, Shape strides, std::uintptr_t x, std::string_view dtype, std::uintptr_t codes,
-         std::uintptr_t scales, std::uintptr_t zero_points, std::uintptr_t outer_scale, int device, std::uintptr_t stream) {
+         std::uintptr_t scales, std::uintptr_t zero_points, std::uintptr_t outer_scale, int device, std::uintptr_t stream,
+         std::string_view rounding, std::uint64_t seed) {
         const PartSizes sizes(scheme, shape);
         const auto over = [&](std::uintptr_t part, std::size_t bytes) {
           return bytes == 0 ? Buffer() : Buffer::borrow(reinterpret_cast<void*>(part), bytes, Device::cuda(device));
@@ -105,11 +106,11 @@ void bind_quick_calls(nb::module_& module) {
         cuda::quantize(values,
                        {scheme, std::move(shape), over(codes, sizes.codes), over(scales, sizes.scales),
                         over(zero_points, sizes.zero_points), over(outer_scale, sizes.outer_scale)},
-                       stream_of(stream));
+                       stream_of(stream), make_options(rounding, seed, {}, {}, {}));
       },
       nb::arg("scheme"), nb::arg("shape"), nb::arg("strides"), nb::arg("x"), nb::arg("dtype"), nb::arg("codes"), nb::arg("scales"),
-      nb::arg("zero_points"), nb::arg("outer_scale"), nb::arg("device"), nb::arg("stream"), Unlocked(),
-      "Into parts of the sizes that the scheme gives the shape.");
+      nb::arg("zero_points"), nb::arg("outer_scale"), nb::arg("device"), nb::arg("stream"), nb::arg("rounding") = "nearest_even",
+      nb::arg("seed") = 0, Unlocked(), "Into parts of the sizes that the scheme gives the shape.");
   module.def(
       "cuda_dequantize_at",
       [](const Scheme& scheme, Shape shape, Memory codes, Memory scales, Memory zero_points, Memory outer_scale, std::uintptr_t y,
@@ -140,6 +141,8 @@ void bind_quick_calls(nb::module_& module) {
 
 void bind_cuda(nb::module_& module) {
   module.def("cuda_device_count", [] { return cuda::device_count(); });
+  module.def(
+      "cuda_synchronize", [](std::uintptr_t stream) { cuda::synchronize(stream_of(stream)); }, nb::arg("stream"), Unlocked());
   bind_quantizers(module);
   bind_quick_calls(module);
   bind_cuda_layer(module);

@@ -17,7 +17,7 @@ enum class Product {
   kWeights,  // plain inputs, fp16 or bf16
   kFp8,      // codes by codes
   kInt8,
-  kInt4,     // codes of int8 inputs
+  kInt4,  // codes of int8 inputs
 };
 
 bool is_outer(const Granularity& g) { return g.kind == Granularity::Kind::kTensor || g == Granularity::row(); }
@@ -98,10 +98,10 @@ class InputCodes {
 
 /// Addresses on the layer's device, for one product; 0 where there is nothing. The caller keeps the memory alive.
 struct Call {
-  std::uintptr_t x, y;        ///< [m, k], rows `pitch` elements apart, and [m, n], contiguous; both of one type
+  std::uintptr_t x, y;  ///< [m, k], rows `pitch` elements apart, and [m, n], contiguous; both of one type
   std::string_view dtype;
   std::int64_t m, pitch;
-  std::uintptr_t scratch;     ///< of inputs that are rounded: scratch(m) bytes
+  std::uintptr_t scratch;            ///< of inputs that are rounded: scratch(m) bytes
   std::uintptr_t scale, zero_point;  ///< of a static input
 };
 
@@ -147,9 +147,7 @@ class CudaLayer {
       return input_->quantize(x, reinterpret_cast<std::byte*>(call.scratch), given(call.scale, DType::kF32),
                               given(call.zero_point, DType::kU8), stream, prepare);
     };
-    const auto int8_rows = [&](bool sums) {
-      return rounded([&](const auto& codes) { return cuda::prepare_int8(codes, stream, sums); });
-    };
+    const auto int8_rows = [&](bool sums) { return rounded([&](const auto& codes) { return cuda::prepare_int8(codes, stream, sums); }); };
     if (const auto* weight = std::get_if<cuda::DeviceWeight>(&weight_))
       multiply(x, *weight, cuda::WeightMatmulOptions{});
     else if (const auto* fp8 = std::get_if<cuda::Fp8Matrix>(&weight_))

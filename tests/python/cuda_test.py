@@ -114,6 +114,46 @@ def test_msfp_matrices_multiply_packed(dtype):
         assert (product.double() - exact).abs().max() <= bound * exact.abs().max(), bits
 
 
+class OnlyDlpack:
+    """A device array as cupy and jax have it: nothing but DLPack, which is told the stream of who reads."""
+
+    def __init__(self, x):
+        self.x, self.shape, self.dtype = x, x.shape, x.dtype
+
+    def __dlpack__(self, stream=None, **options):
+        return self.x.__dlpack__(stream=stream)
+
+    def __dlpack_device__(self):
+        return self.x.__dlpack_device__()
+
+
+def test_device_arrays_of_other_frameworks():
+    """The same bytes, in memory that any framework takes over by DLPack, after what the array's own stream had still to do."""
+    x = torch.randn(24, 320, device="cuda")
+    for scheme in ("int8:row", "int4:block128:asym", "nvfp4", "mxfp8_e4m3", "msfp12"):
+        ours, theirs = narrow.quantize(x, scheme), narrow.quantize(OnlyDlpack(x), scheme)
+        for name in ("codes", "scales", "zero_points"):
+            part, other = getattr(ours, name), getattr(theirs, name)
+            assert (part is None) == (other is None) and (part is None or same(torch.from_dlpack(other), part.cpu())), (scheme, name)
+        assert torch.equal(torch.from_dlpack(narrow.dequantize(theirs)), narrow.dequantize(ours)), scheme
+        assert torch.equal(torch.from_dlpack(narrow.fake_quantize(OnlyDlpack(x), scheme)), narrow.dequantize(ours)), scheme
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        x.fill_(3.0)
+        late = narrow.fake_quantize(OnlyDlpack(x), "int8:row")
+    assert torch.equal(torch.from_dlpack(late), torch.full_like(x, 3.0))
+
+
+def test_arrays_of_cupy():
+    cupy = pytest.importorskip("cupy")
+    x = torch.randn(24, 320, device="cuda")
+    with cupy.cuda.Stream():
+        q = narrow.quantize(cupy.from_dlpack(x), "int8:row")
+        assert isinstance(q.codes, cupy.ndarray) and same(torch.from_dlpack(q.codes), narrow.quantize(x, "int8:row").codes.cpu())
+
+
 def test_learned_scales_train_as_on_the_cpu():
     for scheme in ("int4:row", "fp4_e2m1:row", "int8:tensor", "int4:row:asym"):
         x = torch.randn(16, 96, requires_grad=True)
@@ -238,7 +278,7 @@ def operators_and_their_kernels(x):
             functools.partial(narrow._core.cuda_quantize_at, form, shape, (), x.data_ptr(), "F16", *there, device, stream),
         )
         present = outer if outer.numel() else None
-        memory = [ops._memory(part) for part in (codes, scales, None, present)]
+        memory = [(0, 0) if part is None else (part.data_ptr(), part.nbytes) for part in (codes, scales, None, present)]
         yield (
             f"dequantize {scheme}",
             functools.partial(torch.ops.narrow.dequantize, codes, scales, None, present, scheme, shape, torch.float16),

@@ -44,6 +44,36 @@ def test_formats_are_those_of_ml_dtypes():
     assert narrow.Format("int4").encode(-9.0) == 0x9
 
 
+def test_narrow_dtypes_are_formats():
+    """ml_dtypes' and torch's: as the name of a format, as a scheme, and as arrays, exactly."""
+    torch = pytest.importorskip("torch")
+    x = values(6, 32)
+    for dtype, name in (
+        (ml_dtypes.float8_e4m3fn, "fp8_e4m3"),
+        (ml_dtypes.float8_e5m2, "fp8_e5m2"),
+        (ml_dtypes.float6_e3m2fn, "fp6_e3m2"),
+        (ml_dtypes.float4_e2m1fn, "fp4_e2m1"),
+    ):
+        assert narrow.format_of(dtype) == narrow.format_of(np.dtype(dtype)) == narrow.Format(name)
+        narrowed = np.clip(x, -7, 7).astype(dtype)
+        q = narrow.as_quantized(narrowed)
+        assert q.scheme == narrow.Scheme(f"{name}:none") and np.array_equal(narrow.dequantize(q), narrowed.astype(np.float32))
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        narrowed = torch.from_numpy(x).to(dtype)
+        q = narrow.as_quantized(narrowed)
+        assert q.codes.data_ptr() == narrowed.data_ptr() and torch.equal(narrow.dequantize(q), narrowed.float())
+        assert narrow.quantize(torch.from_numpy(x), dtype).scheme == narrow.Scheme(narrow.format_of(dtype).name)
+    if hasattr(torch, "float4_e2m1fn_x2"):
+        q = narrow.quantize(x, "fp4_e2m1:none")
+        pairs = torch.from_numpy(q.codes).view(torch.float4_e2m1fn_x2)
+        assert np.array_equal(narrow.dequantize(narrow.as_quantized(pairs)).numpy(), narrow.dequantize(q))
+    assert narrow.format_of(ml_dtypes.int4) == narrow.Format("int4")
+    with pytest.raises(narrow.InvalidArgument, match="scale"):
+        narrow.as_quantized(np.zeros((2, 8), ml_dtypes.int4))
+    with pytest.raises(narrow.InvalidArgument, match="none of narrow's formats"):
+        narrow.format_of(np.dtype("float64"))
+
+
 def test_schemes_are_values():
     scheme = narrow.Scheme("int4:block128:asym")
     assert str(scheme) == "int4:block128:asym" and scheme == narrow.Scheme(str(scheme)) and scheme != narrow.Scheme("int8")
@@ -124,6 +154,15 @@ def test_memory_is_shared_not_copied():
             return x.__dlpack_device__()
 
     assert np.array_equal(narrow.quantize(OnlyDlpack(), "int8:row").codes, narrow.quantize(x, "int8:row").codes)
+
+
+def test_arrays_of_jax():
+    jax = pytest.importorskip("jax")
+    x = values(16, 64)
+    ours, theirs = narrow.quantize(x, "nvfp4"), narrow.quantize(jax.numpy.asarray(x), "nvfp4")
+    assert np.array_equal(theirs.codes, ours.codes) and np.array_equal(narrow.dequantize(theirs), narrow.dequantize(ours))
+    half = jax.numpy.asarray(x, dtype=jax.numpy.bfloat16)
+    assert np.array_equal(narrow.fake_quantize(half, "fp8_e4m3:row"), narrow.fake_quantize(np.asarray(half), "fp8_e4m3:row"))
 
 
 def test_rounding_and_static_scales():

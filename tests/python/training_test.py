@@ -112,6 +112,16 @@ def test_the_policy_names_layers():
         nt.FP8Policy("mean")
 
 
+def test_the_policy_differs_by_module():
+    model = nn.ModuleDict({"attn": nn.Linear(8, 8), "up": nn.Linear(8, 8), "router": nn.Linear(8, 8), "lm_head": nn.Linear(8, 8)})
+    rules = {"attn": nt.FP8Policy("block"), "re:rout.*": None}
+    nt.fp8_training_(model, nt.FP8Policy("delayed", rules=rules))
+    assert model["attn"].policy.scaling == "block" and model["up"].policy.scaling == "delayed"
+    assert type(model["router"]) is nn.Linear and type(model["lm_head"]) is nn.Linear
+    with pytest.raises(narrow.InvalidArgument, match="no Linear layer"):
+        nt.fp8_training_(nn.ModuleDict({"a": nn.Linear(8, 8)}), nt.FP8Policy(rules={"a": None}))
+
+
 def test_the_loss_scale_backs_off_and_grows():
     weight = nn.Parameter(torch.ones(2))
     optimizer, scaler = torch.optim.SGD([weight], lr=1.0), nt.LossScaler(8.0, interval=2)
@@ -230,6 +240,74 @@ def test_gptq_on_any_model():
         nt.quantize_(copy.deepcopy(model), nt.QuantizeConfig("int3:row", statistics=nt.calibrate(model, [x]), method="gptq"))
     static = nt.quantize_(copy.deepcopy(model), nt.QuantizeConfig("W8A8-static", statistics=statistics))
     assert narrow.compare(expected, static(x).detach())["sqnr_db"] > 25
+
+
+def test_smoothquant_on_any_model():
+    """Outliers in a few channels of the input: with static inputs of one scale they take all of it; SmoothQuant gives it back."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32))
+    x = torch.randn(256, 64)
+    x[:, :3] *= 60
+    stats = nt.calibrate(model, [x])
+    with torch.no_grad():
+        plain = model(x)
+
+        def error(method, scheme="W8A8-static", **options):
+            made = nt.quantize_(copy.deepcopy(model), nt.QuantizeConfig(scheme, statistics=stats, method=method, **options))
+            return made, ((made(x) - plain).norm() / plain.norm()).item()
+
+        made, smooth = error("smoothquant")
+        assert smooth < 0.5 * error("rtn")[1]
+        assert error("smoothquant", "W8A8", strength=0.6)[1] < 0.5 * error("rtn", "W8A8")[1]
+        # y = (x / s) (W s)^T: a strength of 1 gives every channel of the input the same magnitude
+        equal, _ = error("smoothquant", strength=1.0)
+        assert torch.allclose((x * equal[0].input_factor).abs().amax(0), torch.ones(64), rtol=1e-5)
+        twin = nt.quantize_(copy.deepcopy(model), nt.QuantizeConfig("W8A8-static", statistics=stats))
+        twin.load_state_dict(made.state_dict())
+        assert torch.equal(twin(x), made(x)) and torch.equal(copy.deepcopy(made).half()[0].input_factor, made[0].input_factor)
+    with pytest.raises(narrow.InvalidArgument, match="minmax"):
+        error("smoothquant", range_method="mse")
+    with pytest.raises(narrow.InvalidArgument, match="not known"):
+        error("smooth")
+
+
+def test_awq_on_any_model():
+    """Channels with large inputs get finer weights: the loss of the outputs falls, alone and before GPTQ; layers of one input share."""
+    torch.manual_seed(0)
+
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.up = nn.Linear(64, 48), nn.Linear(64, 48)
+
+        def forward(self, x):
+            return self.gate(x) * self.up(x)
+
+    model, x = Pair(), torch.randn(512, 64)
+    x[:, :4] *= 20
+    stats = nt.calibrate(model, [x], second_moments=True)
+    with torch.no_grad():
+
+        def error(method):
+            made = nt.quantize_(copy.deepcopy(model), nt.QuantizeConfig("int3:row", statistics=stats, method=method))
+            return made, ((made.gate(x) - model.gate(x)).norm() / model.gate(x).norm()).item()
+
+        made, awq = error("awq")
+        assert awq < 0.8 * error("rtn")[1] and error("awq+gptq")[1] < awq
+        assert torch.equal(made.gate.input_factor, made.up.input_factor)
+
+
+def test_a_switched_off_quantizer_lets_values_pass():
+    for quantizer in (nt.FakeQuantize("int4:row"), nt.FakeQuantize("int4:row", learned=True)):
+        x = torch.randn(4, 32)
+        quantizer(x)
+        quantizer.apply(torch.ao.quantization.disable_fake_quant)
+        assert torch.equal(quantizer(x), x)
+        off = copy.deepcopy(quantizer.state_dict())
+        quantizer.apply(torch.ao.quantization.enable_fake_quant)
+        assert not torch.equal(quantizer(x), x)
+        quantizer.load_state_dict(off)
+        assert torch.equal(quantizer(x), x)
 
 
 def test_the_plain_llama_is_the_example():

@@ -9,18 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from .._arrays import borrow_torch
+from .._progress import with_progress
 from ..checkpoints import CalibrationStatistics
 from ..errors import InvalidArgument
-
-
-def _with_progress(batches: Iterable[Any], show: bool) -> Iterable[Any]:
-    if show:
-        try:
-            from tqdm.auto import tqdm
-        except ImportError:
-            return batches
-        return tqdm(batches, desc="calibrate", unit="batch")
-    return batches
 
 
 def calibrate(
@@ -34,7 +25,7 @@ def calibrate(
     """Runs batches through a model and collects what its nn.Linear layers read.
 
     run(model, batch): how a batch is run; by default model(batch). second_moments: X^T X of every input too, which GPTQ needs. Layers
-    that read the same tensor one after the other share its statistics. `.save(path)` writes the file of `narrow calibrate`.
+    that read the same tensor one after the other share its statistics. `.save(path)` writes the file of `narrow calibrate`. progress: a bar of tqdm or rich, where one is installed.
     """
     names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     if not names:
@@ -46,7 +37,7 @@ def calibrate(
     ]
     try:
         with torch.no_grad():
-            for batch in _with_progress(batches, progress):
+            for batch in with_progress(batches, "calibrate", progress):
                 run(model, batch) if run is not None else model(batch)
                 collector.flush()
     finally:

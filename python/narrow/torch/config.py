@@ -9,11 +9,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..checkpoints import CalibrationStatistics
+from ..errors import InvalidArgument
 from ..quantization import presets
 from .ops import scheme_of, split_inputs
+
+SCALING_STEPS = ("smoothquant", "awq")
+FITTING_STEPS = ("gptq", "clip", "refine")
 
 
 @functools.lru_cache(maxsize=None)
@@ -51,7 +56,10 @@ class QuantizeConfig:
 
     scheme: for every Linear layer that is not ignored. rules: pattern -> scheme, preset, LayerScheme, or None to leave a layer as it is;
     the first that matches wins. statistics: of the layers' inputs (narrow.torch.calibrate, `narrow calibrate`, or their file), which static
-    inputs and GPTQ need. range_method: minmax, average, percentile[=P], entropy or mse. method: rtn, gptq, clip or gptq+clip.
+    inputs and methods need. range_method: minmax, average, percentile[=P], entropy or mse.
+
+    method: rtn, or steps joined by +: smoothquant (with its strength, 0 .. 1) or awq, which scale the channels of inputs first
+    (narrow.torch.factors), then gptq, clip and refine. progress: a bar of tqdm or rich.
     """
 
     scheme: Any
@@ -61,8 +69,16 @@ class QuantizeConfig:
     statistics: CalibrationStatistics | str | os.PathLike[str] | None = None
     range_method: str = "minmax"
     method: str = "rtn"
+    strength: float = 0.5
+    progress: bool = False
 
     def __post_init__(self) -> None:
+        unknown = set(self.method.split("+")) - {"rtn", *SCALING_STEPS, *FITTING_STEPS}
+        if unknown:
+            known = ", ".join(("rtn", *SCALING_STEPS, *FITTING_STEPS))
+            raise InvalidArgument(f"method '{self.method}' has a step that is not known; use one of {known}, or several joined by +")
+        if not 0.0 <= self.strength <= 1.0:
+            raise InvalidArgument(f"a strength is between 0 and 1, not {self.strength}")
         if self.statistics is not None and not isinstance(self.statistics, CalibrationStatistics):
             self.statistics = CalibrationStatistics.load(self.statistics)
 
@@ -89,11 +105,31 @@ class QuantizeConfig:
         layer = LayerScheme.of(scheme)
         return layer if self.inputs is None else LayerScheme(layer.weights, self.inputs)
 
-    def input_scale(self, name: str, inputs: str) -> tuple[float, int] | None:
+    @property
+    def scaling(self) -> tuple[str, ...]:
+        """The steps of the method that scale the channels of inputs."""
+        return tuple(step for step in SCALING_STEPS if step in self.method.split("+"))
+
+    @property
+    def fitting(self) -> str:
+        """The steps of the method that choose codes; empty: rounded to nearest."""
+        return "+".join(step for step in FITTING_STEPS if step in self.method.split("+"))
+
+    def input_scale(self, name: str, inputs: str, factors: Tensor | None = None) -> tuple[float, int] | None:
+        """The scale and zero point of a static input, whose channels are divided by factors first."""
         rounding, is_static = split_inputs(inputs)
         if not is_static or not isinstance(self.statistics, CalibrationStatistics):
             return None
-        return self.statistics.static_scale(name, scheme_of(rounding), self.range_method)
+        form = scheme_of(rounding)
+        if factors is None:
+            return self.statistics.static_scale(name, form, self.range_method)
+        if form.asymmetric or self.range_method != "minmax":
+            raise InvalidArgument(
+                f"the statistics have the largest magnitudes of scaled channels alone: a static input of {rounding} by {self.range_method} "
+                "does not go with smoothquant and awq; use a symmetric scheme with minmax, or dynamic inputs"
+            )
+        largest = (torch.from_dlpack(self.statistics.channel_max(name)) / factors.cpu()).max()
+        return max(float(largest), 1e-30) / form.element.largest, 0
 
 
 def linear_layers(model: nn.Module, config: QuantizeConfig, kind: type = nn.Linear) -> list[tuple[str, nn.Module, LayerScheme]]:

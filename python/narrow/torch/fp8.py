@@ -11,6 +11,7 @@ under bf16 a scaled code is rounded once more to bf16.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ class FP8Policy:
 
     scaling: current (one scale per tensor, from itself), delayed (one per tensor, from the largest of the last `history` steps) or block
     (inputs and gradients per 1x128 block, weights per 128x128 tile). ignore: patterns of module names that keep their own type, as in
-    quantize_.
+    quantize_. rules: pattern -> the policy of the modules that match, or None for their own type; the first that matches wins.
     """
 
     scaling: str = "current"
@@ -38,6 +39,13 @@ class FP8Policy:
     history: int = 16
     margin: int = 0  #: of delayed scaling: a scale is 2^margin larger than the history asks for
     ignore: tuple[str, ...] = ("lm_head",)
+    rules: Mapping[str, FP8Policy | None] = dataclasses.field(default_factory=dict)
+
+    def of(self, name: str) -> FP8Policy | None:
+        """The policy of the module of this name; None: it keeps its own type."""
+        if any(matches(pattern, name) for pattern in self.ignore):
+            return None
+        return next((policy for pattern, policy in self.rules.items() if matches(pattern, name)), self)
 
     def __post_init__(self) -> None:
         if self.scaling not in SCALINGS:
@@ -136,14 +144,14 @@ def fp8_training_(model: nn.Module, policy: FP8Policy | None = None) -> nn.Modul
     """The Linear layers of a model that the policy does not leave out train in FP8 from now on, in place."""
     policy = policy or FP8Policy()
     layers = [
-        (name, module)
+        (name, module, of_layer)
         for name, module in model.named_modules()
-        if type(module) is nn.Linear and not any(matches(pattern, name) for pattern in policy.ignore)
+        if type(module) is nn.Linear and (of_layer := policy.of(name)) is not None
     ]
     if not layers:
         raise InvalidArgument("fp8_training_: the policy leaves no Linear layer of the model")
-    for name, module in layers:
-        replace_module(model, name, FP8Linear(module, policy))
+    for name, module, of_layer in layers:
+        replace_module(model, name, FP8Linear(module, of_layer))
     return model
 
 

@@ -70,6 +70,11 @@ class NarrowConfig(QuantizationConfigMixin):
             return QuantizeConfig(self.scheme, ignore=tuple(self.ignore), rules=rules)
         return QuantizeConfig(None, ignore=tuple(self.ignore), rules={**rules, **{target: self.scheme for target in targets}})
 
+    def layers_and_inputs(self, model: Any) -> QuantizeConfig:
+        """The same for the layers of one model, with the rounding of each one's input."""
+        found = linear_layers(model, self.layers())
+        return QuantizeConfig(None, ignore=(), rules={name: LayerScheme(scheme.weights, self.inputs_of(name)) for name, _, scheme in found})
+
 
 @register_quantizer("narrow")
 class NarrowQuantizer(HfQuantizer):
@@ -101,7 +106,7 @@ class NarrowQuantizer(HfQuantizer):
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:
         if not self.pre_quantized:
-            return quantize_(model, self.quantization_config.layers())
+            return quantize_(model, self.quantization_config.layers_and_inputs(model))
         scales = (self.quantization_config.activations or {}).get("scales", {})
         for name, module in model.named_modules():
             if isinstance(module, QuantizedLinear) and module.input_scale is not None:

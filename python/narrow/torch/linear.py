@@ -82,9 +82,11 @@ class QuantizedWeight(nn.Module):
 class QuantizedLinear(nn.Module):
     """y = x W^T + b with a quantized weight and, where `inputs` is given, an input that is rounded first.
 
-    inputs: SCHEME:dynamic or SCHEME:static; a static one has its scale (and zero point) in buffers.
+    inputs: SCHEME:dynamic or SCHEME:static; a static one has its scale (and zero point) in buffers. input_factor: what the channels of x
+    are multiplied by before all of this (SmoothQuant, AWQ), or None.
     """
 
+    input_factor: Tensor | None
     input_scale: Tensor | None
     input_zero_point: Tensor | None
 
@@ -104,6 +106,7 @@ class QuantizedLinear(nn.Module):
         self.register_parameter("bias", nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None)
         rounding, is_static = split_inputs(inputs)
         asymmetric = bool(inputs) and scheme_of(rounding).asymmetric
+        self.register_buffer("input_factor", None)
         self.register_buffer("input_scale", torch.ones(1, device=device) if is_static else None)
         self.register_buffer("input_zero_point", torch.zeros(1, dtype=torch.uint8, device=device) if is_static and asymmetric else None)
 
@@ -140,11 +143,20 @@ class QuantizedLinear(nn.Module):
         return self.weight.scheme
 
     def _apply(self, fn: Any, recurse: bool = True) -> QuantizedLinear:
-        scale = self.input_scale
+        kept = {name: self._buffers[name] for name in ("input_factor", "input_scale")}
         super()._apply(fn, recurse)
-        if scale is not None and self.input_scale is not None and self.input_scale.dtype != scale.dtype:
-            self.input_scale = scale.to(self.input_scale.device)  # a scale stays fp32, whatever the model's type
+        for name, before in kept.items():
+            after = self._buffers[name]
+            if before is not None and after is not None and after.dtype != before.dtype:
+                self._buffers[name] = before.to(after.device)  # a scale stays fp32, whatever the model's type
         return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """A layer takes factors on its input from a state that has them."""
+        factor = state_dict.get(prefix + "input_factor")
+        if factor is not None and self.input_factor is None:
+            self.input_factor = torch.empty_like(factor, device=self.weight.device)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(x.device.type):
@@ -152,6 +164,8 @@ class QuantizedLinear(nn.Module):
         # The dictionaries of nn.Module, not its attributes: eight look-ups in Python would cost as much as the call.
         w, own = self._modules["weight"], self._buffers
         parts = w._buffers
+        if own["input_factor"] is not None:
+            x = (x * own["input_factor"]).to(x.dtype)
         return torch.ops.narrow.linear.default(
             x,
             parts["codes"],

@@ -6,11 +6,14 @@ import os
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from .._progress import with_progress
 from ..checkpoints import CalibrationStatistics, Checkpoint, fit_weight
 from ..errors import InvalidArgument
-from .config import QuantizeConfig, linear_layers, replace_module
+from ..quantization import quantize
+from .config import LayerScheme, QuantizeConfig, linear_layers, replace_module
+from .factors import awq_factors, smooth_factors
 from .linear import QuantizedLinear, QuantizedWeight
 
 
@@ -30,16 +33,50 @@ def quantize_(model: nn.Module, config: Any) -> nn.Module:
             f"quantize_: the method {how.method} needs statistics of the layers' inputs; collect them with narrow.torch.calibrate"
         )
     with torch.no_grad():
-        for name, module, scheme in layers:
+        factors = _channel_factors(layers, how) if how.scaling else {}
+        for name, module, scheme in with_progress(layers, "quantize", how.progress):
+            s = factors.get(name)
+            weight = module.weight.detach() if s is None else module.weight.detach().float() * s
             fitted = None
-            if how.method != "rtn" and isinstance(statistics, CalibrationStatistics):
-                moment = statistics.second_moment(name)
-                if moment is None:
-                    raise InvalidArgument(f"quantize_: the statistics of {name} have no second moments; calibrate with second_moments=True")
-                fitted = fit_weight(module.weight.detach().cpu(), scheme.weights, moment, how.method).quantized
-            layer = QuantizedLinear.from_linear(module, scheme.weights, scheme.inputs, how.input_scale(name, scheme.inputs), fitted)
+            if how.fitting and isinstance(statistics, CalibrationStatistics):
+                moment = _second_moment(statistics, name)
+                if s is not None:
+                    moment = moment / torch.outer(s, s).to(moment)
+                fitted = fit_weight(weight.cpu(), scheme.weights, moment.contiguous(), how.fitting).quantized
+            elif s is not None:
+                fitted = quantize(weight, scheme.weights)
+            layer = QuantizedLinear.from_linear(module, scheme.weights, scheme.inputs, how.input_scale(name, scheme.inputs, s), fitted)
+            if s is not None:
+                layer.input_factor = 1.0 / s
             replace_module(model, name, layer.to(module.weight.device))
     return model
+
+
+def _second_moment(statistics: CalibrationStatistics, name: str) -> Tensor:
+    moment = statistics.second_moment(name)
+    if moment is None:
+        raise InvalidArgument(f"quantize_: the statistics of {name} have no second moments; calibrate with second_moments=True")
+    return torch.from_dlpack(moment)
+
+
+def _channel_factors(layers: list[tuple[str, nn.Module, LayerScheme]], how: QuantizeConfig) -> dict[str, Tensor]:
+    """By layer, the factors of its input, which all layers that read it share. Of inputs that are not rounded, SmoothQuant has none."""
+    statistics = how.statistics
+    assert isinstance(statistics, CalibrationStatistics)
+    readers: dict[str, list[tuple[str, nn.Module, LayerScheme]]] = {}
+    for layer in layers:
+        readers.setdefault(statistics.shared_input(layer[0]), []).append(layer)
+    factors = {}
+    for source, group in with_progress(readers.items(), "+".join(how.scaling), how.progress):
+        weights = [module.weight.detach().float() for _, module, _ in group]
+        s = torch.ones(weights[0].shape[1], device=weights[0].device)
+        if "smoothquant" in how.scaling and all(scheme.inputs for _, _, scheme in group):
+            s = smooth_factors(weights, torch.from_dlpack(statistics.channel_max(source)).to(s.device), how.strength)
+        if "awq" in how.scaling:
+            moment = _second_moment(statistics, source).to(s.device)
+            s = s * awq_factors([w * s for w in weights], [scheme.weights for _, _, scheme in group], moment / torch.outer(s, s))
+        factors.update({name: s for name, _, _ in group if not bool((s == 1).all())})
+    return factors
 
 
 def load_checkpoint_(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:

@@ -12,7 +12,6 @@ passes through the dispatcher once.
 from __future__ import annotations
 
 import functools
-import operator
 import weakref
 from typing import Any, Callable, NamedTuple
 
@@ -21,7 +20,18 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack as from_capsule
 
 from .. import _core
-from .._arrays import SCALE_NAMES, borrow_bytes, borrow_torch, torch_dtype, torch_dtype_name
+from .._arrays import borrow_bytes, borrow_torch, torch_dtype_name
+from .._cuda import (
+    contiguous_strides,
+    current_stream,
+    dequantize_cuda,
+    empty_on,
+    parts_of,
+    plain_rows,
+    quantize_cuda,
+    raw_stream,
+    scheme_of,
+)
 from ..errors import InvalidArgument
 
 
@@ -88,11 +98,6 @@ library.define("fake_quantize_learned(Tensor x, Tensor scales, Tensor? zero_poin
 
 
 @functools.lru_cache(maxsize=None)
-def scheme_of(text: str) -> _core.Scheme:
-    return _core.Scheme(text)
-
-
-@functools.lru_cache(maxsize=None)
 def split_inputs(inputs: str) -> tuple[str, bool]:
     """An activation scheme's own scheme, and whether it is static."""
     scheme, _, kind = inputs.rpartition(":")
@@ -105,59 +110,12 @@ def _maybe(x: Tensor | None) -> _core.Array | None:
     return None if x is None else borrow_torch(x)
 
 
-def _memory(x: Tensor | None) -> tuple[int, int]:
-    """Address and bytes of a part of a quantized tensor, contiguous; none where it does not have it. The caller keeps x alive."""
-    return (0, 0) if x is None else (x.data_ptr(), x.nbytes)
-
-
-def _address(x: Tensor | None) -> int:
-    return 0 if x is None else x.data_ptr()
-
-
 def _part(x: Tensor | None) -> _core.Array | None:
     """A part of a quantized tensor that it may not have."""
     return None if x is None or not x.numel() else borrow_bytes(x)
 
 
-def _stream(x: Tensor) -> int:
-    return torch._C._cuda_getCurrentRawStream(x.device.index)  # what compiled code uses: no object is made
-
-
-def _plain_rows(x: Tensor) -> Tensor:
-    """Contiguous columns and evenly spaced rows: what the CUDA kernels read."""
-    return x if x.is_contiguous() or (x.dim() == 2 and x.stride(1) == 1) else x.contiguous()
-
-
 # ---- quantize and dequantize ----
-
-
-def _parts_of(scheme: str, shape: torch.Size) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
-    """Shape and type of codes, scales, zero points and outer scale; a part that the scheme does not have is empty."""
-    form = scheme_of(scheme)
-    grid = tuple(form.grid(shape))
-    return (
-        ((shape[:-1].numel(), form.row_bytes(shape[-1])), torch.uint8),
-        (grid if form.has_scales else (0,), torch_dtype(SCALE_NAMES[form.scale.name])),
-        (grid if form.asymmetric else (0,), torch.uint8),
-        ((1,) if form.has_outer_scale else (0,), torch.float32),
-    )
-
-
-_known_parts_of = functools.lru_cache(maxsize=4096)(_parts_of)
-
-
-@functools.lru_cache(maxsize=None)
-def _nothing(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A part that a scheme does not have. It has no elements that a caller could change, so that all calls share it."""
-    with torch.inference_mode(False):
-        return torch.empty(0, dtype=dtype, device=device)
-
-
-def _empty_parts(x: Tensor, scheme: str) -> list[Tensor]:
-    """Codes, scales, zero points and outer scale of x, uninitialised."""
-    return [
-        x.new_empty(shape, dtype=dtype) if shape != (0,) else _nothing(dtype, x.device) for shape, dtype in _known_parts_of(scheme, x.shape)
-    ]
 
 
 def _present(x: Tensor) -> Tensor | None:
@@ -167,7 +125,7 @@ def _present(x: Tensor) -> Tensor | None:
 @torch.library.impl(library, "quantize", "CPU")
 def _quantize_cpu(x, scheme, scales, zero_points):
     form = scheme_of(scheme)
-    codes, out_scales, out_zero_points, outer = _empty_parts(x, scheme)
+    codes, out_scales, out_zero_points, outer = _quantize_fake(x, scheme, scales, zero_points)
     value = _core.quantize_into(
         borrow_torch(x),
         form,
@@ -185,38 +143,12 @@ def _quantize_cpu(x, scheme, scales, zero_points):
 
 @torch.library.impl(library, "quantize", "CUDA")
 def _quantize_cuda(x, scheme, scales, zero_points):
-    form, x = scheme_of(scheme), _plain_rows(x)
-    parts = codes, out_scales, out_zero_points, outer = _empty_parts(x, scheme)
-    if scales is None and zero_points is None:
-        index = x.get_device()
-        _core.cuda_quantize_at(
-            form,
-            x.shape,
-            () if x.is_contiguous() else x.stride(),
-            x.data_ptr(),
-            torch_dtype_name(x.dtype),
-            codes.data_ptr(),
-            out_scales.data_ptr(),
-            out_zero_points.data_ptr(),
-            outer.data_ptr(),
-            index,
-            torch._C._cuda_getCurrentRawStream(index),
-        )
-        return codes, out_scales, out_zero_points, outer
-    _core.cuda_quantize(
-        borrow_torch(x),
-        form,
-        *map(_part, parts),
-        _stream(x),
-        given_scales=_maybe(scales),
-        given_zero_points=_maybe(zero_points),
-    )
-    return codes, out_scales, out_zero_points, outer
+    return quantize_cuda(x, scheme, scales, zero_points)
 
 
 @torch.library.register_fake("narrow::quantize", lib=library)
 def _quantize_fake(x, scheme, scales, zero_points):
-    return tuple(x.new_empty(shape, dtype=dtype) for shape, dtype in _parts_of(scheme, x.shape))
+    return tuple(x.new_empty(shape, dtype=dtype) for shape, dtype in parts_of(scheme, x.shape))
 
 
 def _assemble(codes, scales, zero_points, outer_scale, scheme, shape) -> _core.Quantized:
@@ -232,26 +164,7 @@ def _dequantize_cpu(codes, scales, zero_points, outer_scale, scheme, shape, dtyp
     return y
 
 
-@torch.library.impl(library, "dequantize", "CUDA")
-def _dequantize_cuda(codes, scales, zero_points, outer_scale, scheme, shape, dtype):
-    y = codes.new_empty(shape, dtype=dtype)
-    parts = codes, scales, zero_points, outer_scale
-    if not all(part is None or part.is_contiguous() for part in parts):
-        codes, scales, zero_points, outer_scale = (part if part is None else part.contiguous() for part in parts)
-    index = codes.get_device()
-    _core.cuda_dequantize_at(
-        scheme_of(scheme),
-        shape,
-        _memory(codes),
-        _memory(scales),
-        _memory(zero_points),
-        _memory(outer_scale),
-        y.data_ptr(),
-        torch_dtype_name(dtype),
-        index,
-        torch._C._cuda_getCurrentRawStream(index),
-    )
-    return y
+torch.library.impl(library, "dequantize", "CUDA")(dequantize_cuda)
 
 
 @torch.library.register_fake("narrow::dequantize", lib=library)
@@ -271,10 +184,10 @@ def _fake_quantize_cpu(x, scheme, rounding, seed):
 
 @torch.library.impl(library, "fake_quantize", "CUDA")
 def _fake_quantize_cuda(x, scheme, rounding, seed):
-    x = _plain_rows(x)
-    y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    index, strides = x.device.index, () if x.is_contiguous() else x.stride()
-    name, stream = torch_dtype_name(x.dtype), torch._C._cuda_getCurrentRawStream(index)
+    x, index = plain_rows(x), x.get_device()
+    y = empty_on(index, x.shape, contiguous_strides(x.shape), x.dtype)
+    strides = () if x.is_contiguous() else x.stride()
+    name, stream = torch_dtype_name(x.dtype), raw_stream(index)
     _core.cuda_fake_quantize_at(x.data_ptr(), y.data_ptr(), name, x.shape, strides, index, scheme_of(scheme), stream, rounding, seed)
     return y
 
@@ -304,13 +217,13 @@ def _fake_quantize_learned_cpu(x, scales, zero_points, scheme, factor):
 
 @torch.library.impl(library, "fake_quantize_learned", "CUDA")
 def _fake_quantize_learned_cuda(x, scales, zero_points, scheme, factor):
-    x = _plain_rows(x)
+    x = plain_rows(x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     _core.cuda_fake_quantize(
         borrow_torch(x),
         borrow_torch(y),
         scheme_of(scheme),
-        _stream(x),
+        current_stream(x),
         given_scales=borrow_torch(scales.contiguous()),
         given_zero_points=_maybe(None if zero_points is None else rounded_zero_points(zero_points, scheme)),
     )
@@ -395,54 +308,43 @@ torch.library.register_autograd("narrow::fake_quantize_learned", _learned_backwa
 # ---- products ----
 
 
-class PreparedLayer(NamedTuple):
-    """What was made of a tensor of codes, and of what else it was made."""
-
-    codes: weakref.ref
-    parts: tuple[Tensor | None, ...]
-    rest: tuple[str, str, int]  #: scheme, inputs, k
-    version: int | None  #: of the codes; None where they keep no count of their changes
-    watched: tuple[tuple[Tensor, int], ...]  #: the parts that keep such a count, and theirs
-    layer: Any
-
-    def is_of(self, codes: Tensor, parts: tuple[Tensor | None, ...], rest: tuple[str, str, int]) -> bool:
-        if self.codes() is not codes or self.rest != rest or not all(map(operator.is_, self.parts, parts)):
-            return False
-        if self.version is not None and self.version != codes._version:
-            return False
-        for part, version in self.watched:
-            if part._version != version:
-                return False
-        return True
-
-
 class LayerCache:
-    """Prepared weights by the tensor that holds their codes: made at the first product, made anew where a part has changed or is another
+    """Prepared weights by the tensors that they were made of: made at the first product, made anew where a part has changed or is another
     one, dropped with the codes. An inference tensor keeps no count of its changes, and is taken not to change."""
 
     def __init__(self, make: Callable) -> None:
         self._make = make
-        self._layers: dict[int, PreparedLayer] = {}
+        # By identities: the layer, the codes, their version, the parts with theirs. Identities hold as long as the entry does, which keeps
+        # the parts and ends with the codes. None in the place of a tensor that has no version.
+        self._layers: dict[tuple, tuple[Any, weakref.ref, int | None, tuple[Tensor | None, ...], list[tuple[Tensor, int]]]] = {}
+        self._keys: dict[int, tuple] = {}  # by the codes alone: there is one layer for them
 
     def layer(self, codes: Tensor, parts: tuple[Tensor | None, ...], scheme: str, inputs: str, k: int) -> Any:
         """What make(codes, parts, scheme, inputs, k) gave."""
-        key, rest = id(codes), (scheme, inputs, k)
+        key = (id(codes), *map(id, parts), scheme, inputs, k)
         found = self._layers.get(key)
-        if found is not None and found.is_of(codes, parts, rest):
-            return found.layer
-        made = self._make(codes, parts, scheme, inputs, k)
-        self._layers[key] = PreparedLayer(
-            weakref.ref(codes, functools.partial(self._drop, key)),
-            parts,
-            rest,
+        if found is not None:
+            layer, _, version, _, watched = found
+            if version is None or version == codes._version:
+                for part, seen in watched:
+                    if part._version != seen:
+                        break
+                else:
+                    return layer
+        layer = self._make(codes, parts, scheme, inputs, k)
+        self._drop(id(codes))
+        self._keys[id(codes)] = key
+        self._layers[key] = (
+            layer,
+            weakref.ref(codes, functools.partial(self._drop, id(codes))),
             None if codes.is_inference() else codes._version,
-            tuple((part, part._version) for part in parts if part is not None and not part.is_inference()),
-            made,
+            parts,
+            [(part, part._version) for part in parts if part is not None and not part.is_inference()],
         )
-        return made
+        return layer
 
-    def _drop(self, key: int, _: weakref.ref) -> None:
-        self._layers.pop(key, None)
+    def _drop(self, codes: int, _: weakref.ref | None = None) -> None:
+        self._layers.pop(self._keys.pop(codes, ()), None)
 
 
 def _make_cpu_layer(codes, parts, scheme, inputs, k) -> _core.Layer:
@@ -475,6 +377,7 @@ def _linear_cpu(x, codes, scales, zero_points, outer_scale, bias, scheme, inputs
 class CudaLayer(NamedTuple):
     """Where CUDA kernels of narrow multiply a layer ("weights" by plain inputs, "codes" by codes; none: ""): what they take."""
 
+    n: int
     product: str
     prepared: _core.CudaLayer | None
 
@@ -490,10 +393,10 @@ def _make_cuda_layer(codes, parts, scheme, inputs, k) -> CudaLayer:
     if inputs and not product:  # inputs are rounded, and their values multiplied
         product, rounding_form = _core.cuda_layer_product(form, n, k, None), None
     if not product:
-        return CudaLayer("", None)
+        return CudaLayer(n, "", None)
     arrays = borrow_bytes(codes.detach()), _part(scales), _part(zero_points), _part(outer_scale)
     wide_bias = None if bias is None else borrow_torch(bias.detach().float().contiguous())
-    return CudaLayer(product, _core.CudaLayer(form, (n, k), *arrays, rounding_form, is_static, wide_bias, _stream(codes)))
+    return CudaLayer(n, product, _core.CudaLayer(form, (n, k), *arrays, rounding_form, is_static, wide_bias, current_stream(codes)))
 
 
 _cuda_layers = LayerCache(_make_cuda_layer)
@@ -504,39 +407,44 @@ def _rounded_cuda(rows: Tensor, inputs: str, input_scale: Tensor | None, input_z
     rounding, is_static = split_inputs(inputs)
     given = input_scale.reshape(1) if is_static and not scheme_of(rounding).has_outer_scale else None
     zero = input_zero_point.reshape(1) if given is not None and scheme_of(rounding).asymmetric else None
-    codes, scales, zero_points, outer = _quantize_cuda(rows, rounding, given, zero)
-    return _dequantize_cuda(codes, _present(scales), _present(zero_points), _present(outer), rounding, rows.shape, rows.dtype)
+    codes, scales, zero_points, outer = quantize_cuda(rows, rounding, given, zero)
+    return dequantize_cuda(codes, _present(scales), _present(zero_points), _present(outer), rounding, rows.shape, rows.dtype)
+
+
+@functools.lru_cache(maxsize=4096)
+def _output(shape: torch.Size, n: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Shape and strides of a layer's output, and its rows."""
+    made = (*shape[:-1], n)
+    return made, contiguous_strides(made), shape[:-1].numel()
 
 
 @torch.library.impl(library, "linear", "CUDA")
 def _linear_cuda(x, codes, scales, zero_points, outer_scale, bias, scheme, inputs, input_scale, input_zero_point):
-    shape, n = x.shape, codes.shape[0]
-    k = shape[-1]
-    y = x.new_empty((*shape[:-1], n))
-    if y.numel() == 0:
+    shape, dtype, index = x.shape, x.dtype, x.get_device()
+    k = pitch = shape[-1]
+    n, product, prepared = _cuda_layers.layer(codes, (scales, zero_points, outer_scale, bias), scheme, inputs, k)
+    y_shape, y_strides, m = _output(shape, n)
+    y = empty_on(index, y_shape, y_strides, dtype)
+    if m == 0:
         return y
-    product, prepared = _cuda_layers.layer(codes, (scales, zero_points, outer_scale, bias), scheme, inputs, k)
-    pitch = k
     if not x.is_contiguous():
         if x.dim() == 2 and x.stride(1) == 1:
             pitch = x.stride(0)
         else:
             x = x.contiguous()
-    m, index = y.numel() // n, x.get_device()
     if product == "codes":
-        scratch = x.new_empty(prepared.scratch(m), dtype=torch.uint8)
-        given = _address(input_scale), _address(input_zero_point)
-        stream = torch._C._cuda_getCurrentRawStream(index)
-        prepared.run(x.data_ptr(), y.data_ptr(), torch_dtype_name(x.dtype), m, pitch, scratch.data_ptr(), *given, stream)
+        scratch = empty_on(index, (prepared.scratch(m),), (1,), torch.uint8).data_ptr()  # the allocator keeps to the stream's order
+        scale = 0 if input_scale is None else input_scale.data_ptr()
+        zero_point = 0 if input_zero_point is None else input_zero_point.data_ptr()
+        prepared.run(x.data_ptr(), y.data_ptr(), torch_dtype_name(dtype), m, pitch, scratch, scale, zero_point, raw_stream(index))
         return y
     if inputs:
         x, pitch = _rounded_cuda(x, inputs, input_scale, input_zero_point), k
-    if product and x.dtype != torch.float32:
-        stream = torch._C._cuda_getCurrentRawStream(index)
-        prepared.run(x.data_ptr(), y.data_ptr(), torch_dtype_name(x.dtype), m, pitch, 0, 0, 0, stream)
+    if product and dtype != torch.float32:
+        prepared.run(x.data_ptr(), y.data_ptr(), torch_dtype_name(dtype), m, pitch, 0, 0, 0, raw_stream(index))
         return y
-    weight = _dequantize_cuda(codes, scales, zero_points, outer_scale, scheme, (n, k), x.dtype)
-    return torch.nn.functional.linear(x, weight, None if bias is None else bias.to(x.dtype))
+    weight = dequantize_cuda(codes, scales, zero_points, outer_scale, scheme, (n, k), dtype)
+    return torch.nn.functional.linear(x, weight, None if bias is None else bias.to(dtype))
 
 
 @torch.library.register_fake("narrow::linear", lib=library)

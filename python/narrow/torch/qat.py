@@ -40,6 +40,7 @@ class FakeQuantize(FakeQuantizeBase):
         if learned and observer is not None:
             raise InvalidArgument("a scale is learned or observed, not both")
         self.activation_post_process = observer(**observer_arguments) if observer is not None else None
+        self.is_enabled = True
         self.log_scale: Any = nn.UninitializedParameter() if learned else None
         self.zero_point: Any = nn.UninitializedParameter() if learned and form.asymmetric else None
 
@@ -47,6 +48,15 @@ class FakeQuantize(FakeQuantizeBase):
     def is_ready(self) -> bool:
         """Whether a learned scale has its start."""
         return not isinstance(self.log_scale, nn.UninitializedParameter)
+
+    def enable_fake_quant(self, enabled: bool = True) -> None:
+        """torch's switch, also as a plain value: a branch over a tensor's value would not compile into one graph."""
+        super().enable_fake_quant(enabled)
+        self.is_enabled = enabled
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self.is_enabled = bool(self.fake_quant_enabled[0])
 
     @torch.no_grad()
     def start(self, x: Tensor) -> None:
@@ -75,6 +85,8 @@ class FakeQuantize(FakeQuantizeBase):
             self.activation_post_process(x.detach())
         if self.learned and not self.is_ready:
             self.start(x)
+        if not self.is_enabled:
+            return x
         if self.learned or self.activation_post_process is not None:
             return self._with_scales(x)
         return torch.ops.narrow.fake_quantize(x, self.scheme, "nearest_even", 0)
@@ -85,8 +97,6 @@ class FakeQuantize(FakeQuantizeBase):
             # LSQ's own: the gradient of a step grows with the elements it serves, and with the codes.
             factor = (scale.numel() / (x.numel() * self.largest)) ** 0.5
         else:
-            if self.fake_quant_enabled[0] == 0:
-                return x
             scale, zero_point = (part.to(x.device) for part in self.calculate_qparams())
             zero_point, factor = zero_point.float() if self.asymmetric else None, 1.0
         return torch.ops.narrow.fake_quantize_learned(x, scale, zero_point, self.scheme, factor)
