@@ -36,6 +36,13 @@ from ..errors import InvalidArgument
 
 
 
+def _some_require_grad(*arguments: Any) -> bool:
+    return any(isinstance(argument, Tensor) and argument.requires_grad for argument in arguments)
+
+
+_any_requires_grad = getattr(torch._C, "_any_requires_grad", _some_require_grad)  # torch 2.6 has none
+
+
 class _Library(torch.library.Library):
     """torch's library, whose autograd kernels step aside where they have nothing to do.
 
@@ -63,7 +70,7 @@ class _Library(torch.library.Library):
             if waiting not in chosen:
                 chosen[waiting] = kernels.get(_device_alone(keys))
             kernel = chosen[waiting]
-            if kernel is None or (torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments)):
+            if kernel is None or (torch.is_grad_enabled() and _any_requires_grad(*arguments)):
                 return autograd(keys, *arguments)
             return kernel(*arguments)
 
