@@ -21,19 +21,22 @@ def current_stream(x: torch.Tensor) -> int:
     return raw_stream(x.get_device())
 
 
-def empty_on(index: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """torch.empty_strided on a CUDA device."""
-    if _empty_strided_here is not None and index == _current_device():
-        return _empty_strided_here(shape, strides, dtype)
-    return torch.empty_strided(shape, strides, dtype=dtype, device=index)
-
-
-def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+@functools.lru_cache(maxsize=4096)
+def _contiguous(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """A shape as a plain tuple, and its strides."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
         step *= max(size, 1)
-    return tuple(reversed(strides))
+    return tuple(shape), tuple(reversed(strides))
+
+
+def empty_on(index: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """torch.empty on a CUDA device."""
+    if _empty_strided_here is not None and index == _current_device():
+        shape, strides = _contiguous(shape)
+        return _empty_strided_here(shape, strides, dtype)
+    return torch.empty(shape, dtype=dtype, device=index)
 
 
 def parts_of(scheme: str, shape: Any) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
@@ -55,9 +58,7 @@ def scheme_of(text: str) -> _core.Scheme:
     return _core.Scheme(text)
 
 
-@functools.lru_cache(maxsize=4096)
-def _memory_of_parts(scheme: str, shape: torch.Size) -> tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]:
-    return tuple((part, contiguous_strides(part), dtype) for part, dtype in parts_of(scheme, shape))
+_known_parts_of = functools.lru_cache(maxsize=4096)(parts_of)
 
 
 @functools.lru_cache(maxsize=None)
@@ -88,8 +89,7 @@ def quantize_cuda(
     """Codes, scales, zero points and outer scale of x; a part that the scheme does not have is empty. scales and so on: known beforehand."""
     x, index = plain_rows(x), x.get_device()
     parts = tuple(
-        empty_on(index, shape, strides, dtype) if shape != (0,) else _nothing(dtype, index)
-        for shape, strides, dtype in _memory_of_parts(scheme, x.shape)
+        empty_on(index, shape, dtype) if shape != (0,) else _nothing(dtype, index) for shape, dtype in _known_parts_of(scheme, x.shape)
     )
     stream = raw_stream(index)
     if scales is None and zero_points is None and outer_scale is None:
@@ -143,7 +143,7 @@ def dequantize_cuda(
     if not all(part is None or part.is_contiguous() for part in parts):
         codes, scales, zero_points, outer_scale = (part if part is None else part.contiguous() for part in parts)
     index, shape = codes.get_device(), tuple(shape)
-    y = empty_on(index, shape, contiguous_strides(shape), dtype)
+    y = empty_on(index, shape, dtype)
     _core.cuda_dequantize_at(
         scheme_of(scheme),
         shape,

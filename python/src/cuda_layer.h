@@ -14,5 +14,6 @@ cuda::DeviceQuantized over_device(const Scheme& scheme, Shape shape, const Array
                                   const std::optional<Array>& zero_points, const std::optional<Array>& outer_scale);
 
 void bind_cuda_layer(nb::module_& module);
+void bind_cuda_binary(nb::module_& module);
 
 }  // namespace narrow::python

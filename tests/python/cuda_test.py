@@ -114,6 +114,19 @@ def test_msfp_matrices_multiply_packed(dtype):
         assert (product.double() - exact).abs().max() <= bound * exact.abs().max(), bits
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_packed_binary_layers_are_the_cpus(dtype):
+    linear, convolution = nt.BinaryLinear(200, 48).to(dtype), nt.BinaryConv2d(32, 24, 3, stride=2, padding=1, groups=2).to(dtype)
+    for layer, x in ((linear, torch.randn(5, 7, 200)), (convolution, torch.randn(3, 32, 9, 11))):
+        packed, x = layer.to_packed(), x.to(dtype)
+        with torch.no_grad():
+            expected = packed(x)
+            y = copy.deepcopy(packed).cuda()(x.cuda())
+        assert y.dtype == dtype and y.shape == expected.shape
+        bound = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}[dtype]  # sums are exact, results rounded to their type
+        assert (y.cpu().double() - expected.double()).abs().max() <= bound * expected.abs().max()
+
+
 class OnlyDlpack:
     """A device array as cupy and jax have it: nothing but DLPack, which is told the stream of who reads."""
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .. import _core
 from .._arrays import borrow_torch
+from .._cuda import current_stream, quantize_cuda
 from ..errors import InvalidArgument
 from ..quantization import QuantizedTensor, prepare, quantize
 from .config import replace_module
@@ -74,6 +75,12 @@ def _int1(x: Tensor, scheme: str) -> QuantizedTensor:
     return quantize(x.detach().float(), scheme)
 
 
+def _int1_cuda(x: Tensor) -> tuple[_core.Array, _core.Array]:
+    """Codes and the one scale of an input, as the CUDA kernels take them."""
+    codes, scale, _, _ = quantize_cuda(x.detach(), "int1:tensor")
+    return borrow_torch(codes), borrow_torch(scale)
+
+
 _prepared: weakref.WeakKeyDictionary[nn.Module, tuple[tuple, Any]] = weakref.WeakKeyDictionary()
 
 
@@ -87,7 +94,7 @@ def _prepare_once(module: nn.Module, make: Callable[[], Any]) -> Any:
 
 
 class PackedBinaryLinear(nn.Module):
-    """BinaryLinear for inference on the CPU: one bit per weight, sums by XNOR and popcount."""
+    """BinaryLinear for inference: one bit per weight, sums by XNOR and popcount, or by the tensor cores' products of bits."""
 
     def __init__(self, layer: BinaryLinear):
         super().__init__()
@@ -96,7 +103,20 @@ class PackedBinaryLinear(nn.Module):
         self.register_buffer("scales", q.scales)
         self.bias, self.in_features, self.out_features = layer.bias, layer.in_features, layer.out_features
 
+    def _forward_cuda(self, x: Tensor) -> Tensor:
+        shape, stream = (self.out_features, self.in_features), current_stream(x)
+        weight = _prepare_once(
+            self, lambda: _core.CudaBinaryLinear(scheme_of("int1:row"), shape, borrow_torch(self.codes), borrow_torch(self.scales), stream)
+        )
+        codes, scale = _int1_cuda(x.reshape(-1, x.shape[-1]))
+        y = x.new_empty((*x.shape[:-1], self.out_features))
+        bias = None if self.bias is None else borrow_torch(self.bias.detach().float())
+        weight.run(codes, scale, bias, borrow_torch(y.view(-1, self.out_features)), stream)
+        return y
+
     def forward(self, x: Tensor) -> Tensor:
+        if x.is_cuda:
+            return self._forward_cuda(x)
         shape = (self.out_features, self.in_features)
         weight = _prepare_once(self, lambda: prepare(QuantizedTensor(scheme_of("int1:row"), shape, self.codes, self.scales)))
         rows = _int1(x.reshape(-1, x.shape[-1]), "int1:tensor")
@@ -107,7 +127,7 @@ class PackedBinaryLinear(nn.Module):
 
 
 class PackedBinaryConv2d(nn.Module):
-    """BinaryConv2d for inference on the CPU."""
+    """BinaryConv2d for inference."""
 
     def __init__(self, layer: BinaryConv2d):
         super().__init__()
@@ -121,7 +141,21 @@ class PackedBinaryConv2d(nn.Module):
         self.bias, self.flat_shape = layer.bias, tuple(flat.shape)
         self.geometry = (tuple(layer.kernel_size), tuple(layer.stride), tuple(layer.padding), layer.groups)
 
+    def _forward_cuda(self, x: Tensor) -> Tensor:
+        stream, parts = current_stream(x), (borrow_torch(self.codes), borrow_torch(self.scales))
+        weight = _prepare_once(
+            self, lambda: _core.CudaBinaryConv2d(scheme_of("int1:row"), self.flat_shape, *parts, *self.geometry, stream)
+        )
+        images = x.permute(0, 2, 3, 1).contiguous()
+        codes, scale = _int1_cuda(images)
+        y = x.new_empty(weight.shape(images.shape))
+        weight.run(images.shape, codes, scale, borrow_torch(y), stream)
+        return y.permute(0, 3, 1, 2)
+
     def forward(self, x: Tensor) -> Tensor:
+        if x.is_cuda:
+            y = self._forward_cuda(x)
+            return y if self.bias is None else y + self.bias.to(y.dtype).reshape(-1, 1, 1)
         prepared = _prepare_once(
             self,
             lambda: _core.prepare_binary_conv2d(

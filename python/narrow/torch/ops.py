@@ -22,7 +22,6 @@ from torch.utils.dlpack import from_dlpack as from_capsule
 from .. import _core
 from .._arrays import borrow_bytes, borrow_torch, torch_dtype_name
 from .._cuda import (
-    contiguous_strides,
     current_stream,
     dequantize_cuda,
     empty_on,
@@ -192,7 +191,7 @@ def _fake_quantize_cpu(x, scheme, rounding, seed):
 @torch.library.impl(library, "fake_quantize", "CUDA")
 def _fake_quantize_cuda(x, scheme, rounding, seed):
     x, index = plain_rows(x), x.get_device()
-    y = empty_on(index, x.shape, contiguous_strides(x.shape), x.dtype)
+    y = empty_on(index, x.shape, x.dtype)
     strides = () if x.is_contiguous() else x.stride()
     name, stream = torch_dtype_name(x.dtype), raw_stream(index)
     _core.cuda_fake_quantize_at(x.data_ptr(), y.data_ptr(), name, x.shape, strides, index, scheme_of(scheme), stream, rounding, seed)
@@ -418,32 +417,27 @@ def _rounded_cuda(rows: Tensor, inputs: str, input_scale: Tensor | None, input_z
     return dequantize_cuda(codes, _present(scales), _present(zero_points), _present(outer), rounding, rows.shape, rows.dtype)
 
 
-@functools.lru_cache(maxsize=4096)
-def _output(shape: torch.Size, n: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Shape and strides of a layer's output, and its rows."""
-    made = (*shape[:-1], n)
-    return made, contiguous_strides(made), shape[:-1].numel()
-
-
 @torch.library.impl(library, "linear", "CUDA")
 def _linear_cuda(x, codes, scales, zero_points, outer_scale, bias, scheme, inputs, input_scale, input_zero_point):
     shape, dtype, index = x.shape, x.dtype, x.get_device()
     k = pitch = shape[-1]
     n, product, prepared = _cuda_layers.layer(codes, (scales, zero_points, outer_scale, bias), scheme, inputs, k)
-    y_shape, y_strides, m = _output(shape, n)
-    y = empty_on(index, y_shape, y_strides, dtype)
-    if m == 0:
+    y = empty_on(index, (*shape[:-1], n), dtype)
+    size = y.numel()
+    if size == 0:
         return y
     if not x.is_contiguous():
         if x.dim() == 2 and x.stride(1) == 1:
             pitch = x.stride(0)
         else:
             x = x.contiguous()
+    m = size // n
     if product == "codes":
-        scratch = empty_on(index, (prepared.scratch(m),), (1,), torch.uint8).data_ptr()  # the allocator keeps to the stream's order
+        scratch = empty_on(index, (prepared.scratch(m),), torch.uint8)
         scale = 0 if input_scale is None else input_scale.data_ptr()
         zero_point = 0 if input_zero_point is None else input_zero_point.data_ptr()
-        prepared.run(x.data_ptr(), y.data_ptr(), torch_dtype_name(dtype), m, pitch, scratch, scale, zero_point, raw_stream(index))
+        where = x.data_ptr(), y.data_ptr(), torch_dtype_name(dtype), m, pitch, scratch.data_ptr(), scale, zero_point
+        prepared.run(*where, raw_stream(index))
         return y
     if inputs:
         x, pitch = _rounded_cuda(x, inputs, input_scale, input_zero_point), k
