@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +16,17 @@ from ._arrays import SCALE_NAMES, borrow_torch, torch_dtype, torch_dtype_name
 _empty_strided_here = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
 _current_device = getattr(torch._C, "_cuda_getDevice", None)
 raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
+def _find_exchange() -> tuple[Any, ...] | None:
+    """What _core.TorchLayer needs of torch: DLPack's exchange interface (from 2.10 on), memory, the current device."""
+    functions = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    if type(functions).__name__ != "PyCapsule" or _empty_strided_here is None or _current_device is None:
+        return None
+    return functions, _empty_strided_here, _current_device, torch.uint8
+
+
+exchange = _find_exchange()
 
 
 def current_stream(x: torch.Tensor) -> int:
@@ -31,12 +43,15 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...
     return tuple(shape), tuple(reversed(strides))
 
 
-def empty_on(index: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """torch.empty on a CUDA device."""
+def allocator(index: int) -> Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]:
+    """torch.empty_strided on a CUDA device."""
     if _empty_strided_here is not None and index == _current_device():
-        shape, strides = _contiguous(shape)
-        return _empty_strided_here(shape, strides, dtype)
-    return torch.empty(shape, dtype=dtype, device=index)
+        return _empty_strided_here
+    return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=index)
+
+
+def empty_on(index: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return allocator(index)(*_contiguous(shape), dtype)
 
 
 def parts_of(scheme: str, shape: Any) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
@@ -58,9 +73,6 @@ def scheme_of(text: str) -> _core.Scheme:
     return _core.Scheme(text)
 
 
-_known_parts_of = functools.lru_cache(maxsize=4096)(parts_of)
-
-
 @functools.lru_cache(maxsize=None)
 def _nothing(dtype: torch.dtype, index: int) -> torch.Tensor:
     """A part that a scheme does not have. It has no elements that a caller could change, so that all calls share it."""
@@ -68,9 +80,17 @@ def _nothing(dtype: torch.dtype, index: int) -> torch.Tensor:
         return torch.empty(0, dtype=dtype, device=index)
 
 
+@functools.lru_cache(maxsize=4096)
+def _memory_of_parts(scheme: str, shape: torch.Size, index: int) -> tuple[tuple[Any, torch.Tensor | None], ...]:
+    """For each part what an allocator takes, or what stands for a part that the scheme does not have."""
+    return tuple(
+        (None, _nothing(dtype, index)) if part == (0,) else ((*_contiguous(part), dtype), None) for part, dtype in parts_of(scheme, shape)
+    )
+
+
 def plain_rows(x: torch.Tensor) -> torch.Tensor:
     """Contiguous columns and evenly spaced rows: what the CUDA kernels read."""
-    return x if x.is_contiguous() or (x.dim() == 2 and x.stride(1) == 1) else x.contiguous()
+    return x if x.is_contiguous() or (x.dim() == 2 and x.stride(1) == 1 and x.stride(0) >= x.shape[1]) else x.contiguous()
 
 
 def _maybe(x: torch.Tensor | None) -> _core.Array | None:
@@ -88,9 +108,8 @@ def quantize_cuda(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Codes, scales, zero points and outer scale of x; a part that the scheme does not have is empty. scales and so on: known beforehand."""
     x, index = plain_rows(x), x.get_device()
-    parts = tuple(
-        empty_on(index, shape, dtype) if shape != (0,) else _nothing(dtype, index) for shape, dtype in _known_parts_of(scheme, x.shape)
-    )
+    allocate = allocator(index)
+    parts = tuple([nothing if memory is None else allocate(*memory) for memory, nothing in _memory_of_parts(scheme, x.shape, index)])
     stream = raw_stream(index)
     if scales is None and zero_points is None and outer_scale is None:
         codes, made_scales, made_zero_points, outer = parts

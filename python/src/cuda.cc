@@ -146,6 +146,7 @@ void bind_cuda(nb::module_& module) {
   bind_quantizers(module);
   bind_quick_calls(module);
   bind_cuda_layer(module);
+  bind_torch_layer(module);
   bind_cuda_binary(module);
   module.def(
       "cuda_msfp_matmul",

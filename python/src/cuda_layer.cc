@@ -96,81 +96,74 @@ class InputCodes {
   bool is_fused_ = false;
 };
 
-/// Addresses on the layer's device, for one product; 0 where there is nothing. The caller keeps the memory alive.
-struct Call {
-  std::uintptr_t x, y;  ///< [m, k], rows `pitch` elements apart, and [m, n], contiguous; both of one type
-  std::string_view dtype;
-  std::int64_t m, pitch;
-  std::uintptr_t scratch;            ///< of inputs that are rounded: scratch(m) bytes
-  std::uintptr_t scale, zero_point;  ///< of a static input
-};
-
-class CudaLayer {
- public:
-  CudaLayer(const cuda::DeviceQuantized& weight, const std::optional<Scheme>& input, bool is_static, std::optional<Tensor> bias,
-            cuda::Stream stream)
-      : n_(weight.shape.at(0)), k_(weight.shape.at(1)), device_(weight.codes.device()), bias_(std::move(bias)) {
-    if (input) input_.emplace(*input, k_, is_static);
-    switch (product_of(weight.scheme, n_, k_, input)) {
-      case Product::kNone:
-        throw Unsupported("a layer of " + weight.scheme.to_string() + (input ? " with inputs of " + input->to_string() : "") +
-                          " has no CUDA kernel of its own");
-      case Product::kWeights:
-        weight_ = cuda::prepare_weight(weight, stream);
-        break;
-      case Product::kFp8:
-        weight_ = cuda::prepare_fp8(weight, stream);
-        break;
-      case Product::kInt8:
-        weight_ = cuda::prepare_int8(weight, stream, input->asymmetric);
-        break;
-      case Product::kInt4:
-        weight_ = cuda::prepare_int4(weight, stream);
-        break;
-    }
-  }
-
-  /// Bytes of scratch memory for m rows of input.
-  std::int64_t scratch(std::int64_t m) const { return input_ ? input_->byte_size(m) : 0; }
-
-  void run(const Call& call, cuda::Stream stream) const {
-    const DType type = parse_dtype(call.dtype);
-    const Tensor x = at(call.x, type, {call.m, k_}, {call.pitch, 1}), y = at(call.y, type, {call.m, n_}, {});
-    const auto multiply = [&](const auto& left, const auto& right, auto options) {
-      options.bias = bias_;
-      cuda::matmul(left, right, y, stream, options);
-    };
-    const auto rounded = [&](const auto& prepare) {
-      const auto given = [&](std::uintptr_t address, DType of) {
-        return address == 0 ? std::nullopt : std::optional(at(address, of, {1}, {}));
-      };
-      return input_->quantize(x, reinterpret_cast<std::byte*>(call.scratch), given(call.scale, DType::kF32),
-                              given(call.zero_point, DType::kU8), stream, prepare);
-    };
-    const auto int8_rows = [&](bool sums) { return rounded([&](const auto& codes) { return cuda::prepare_int8(codes, stream, sums); }); };
-    if (const auto* weight = std::get_if<cuda::DeviceWeight>(&weight_))
-      multiply(x, *weight, cuda::WeightMatmulOptions{});
-    else if (const auto* fp8 = std::get_if<cuda::Fp8Matrix>(&weight_))
-      multiply(rounded([&](const auto& codes) { return cuda::prepare_fp8(codes, stream); }), *fp8, cuda::Fp8MatmulOptions{});
-    else if (const auto* int8 = std::get_if<cuda::Int8Matrix>(&weight_))
-      multiply(int8_rows(int8->scheme.asymmetric), *int8, cuda::Int8MatmulOptions{});
-    else
-      multiply(int8_rows(false), std::get<cuda::Int4Weight>(weight_), cuda::Int8MatmulOptions{});
-  }
-
- private:
-  Tensor at(std::uintptr_t address, DType type, Shape shape, Shape strides) const {
-    return Tensor::borrow(reinterpret_cast<void*>(address), type, std::move(shape), std::move(strides), device_);
-  }
-
-  std::int64_t n_, k_;
-  Device device_;
-  std::optional<Tensor> bias_;
-  std::optional<InputCodes> input_{};
-  std::variant<std::monostate, cuda::DeviceWeight, cuda::Fp8Matrix, cuda::Int8Matrix, cuda::Int4Weight> weight_;
-};
-
 }  // namespace
+
+struct CudaLayer::State {
+  std::int64_t n, k;
+  Device device;
+  std::optional<Tensor> bias;
+  std::optional<InputCodes> input{};
+  std::variant<std::monostate, cuda::DeviceWeight, cuda::Fp8Matrix, cuda::Int8Matrix, cuda::Int4Weight> weight{};
+
+  Tensor at(std::uintptr_t address, DType type, Shape shape, Shape strides) const {
+    return Tensor::borrow(reinterpret_cast<void*>(address), type, std::move(shape), std::move(strides), device);
+  }
+};
+
+CudaLayer::CudaLayer(const cuda::DeviceQuantized& weight, const std::optional<Scheme>& input, bool is_static, std::optional<Tensor> bias,
+                     cuda::Stream stream) {
+  auto state = std::make_shared<State>(weight.shape.at(0), weight.shape.at(1), weight.codes.device(), std::move(bias));
+  if (input) state->input.emplace(*input, state->k, is_static);
+  switch (product_of(weight.scheme, state->n, state->k, input)) {
+    case Product::kNone:
+      throw Unsupported("a layer of " + weight.scheme.to_string() + (input ? " with inputs of " + input->to_string() : "") +
+                        " has no CUDA kernel of its own");
+    case Product::kWeights:
+      state->weight = cuda::prepare_weight(weight, stream);
+      break;
+    case Product::kFp8:
+      state->weight = cuda::prepare_fp8(weight, stream);
+      break;
+    case Product::kInt8:
+      state->weight = cuda::prepare_int8(weight, stream, input->asymmetric);
+      break;
+    case Product::kInt4:
+      state->weight = cuda::prepare_int4(weight, stream);
+      break;
+  }
+  state_ = std::move(state);
+}
+
+std::int64_t CudaLayer::n() const { return state_->n; }
+std::int64_t CudaLayer::k() const { return state_->k; }
+bool CudaLayer::rounds_inputs() const { return state_->input.has_value(); }
+std::int64_t CudaLayer::scratch(std::int64_t m) const { return state_->input ? state_->input->byte_size(m) : 0; }
+
+void CudaLayer::run(const LayerCall& call, cuda::Stream stream) const {
+  const State& layer = *state_;
+  const Tensor x = layer.at(call.x, call.dtype, {call.m, layer.k}, {call.pitch, 1}),
+               y = layer.at(call.y, call.dtype, {call.m, layer.n}, {});
+  const auto multiply = [&](const auto& left, const auto& right, auto options) {
+    options.bias = layer.bias;
+    cuda::matmul(left, right, y, stream, options);
+  };
+  const auto rounded = [&](const auto& prepare) {
+    const auto given = [&](std::uintptr_t address, DType type) {
+      return address == 0 ? std::nullopt : std::optional(layer.at(address, type, {1}, {}));
+    };
+    return layer.input->quantize(x, reinterpret_cast<std::byte*>(call.scratch), given(call.scale, DType::kF32),
+                                 given(call.zero_point, DType::kU8), stream, prepare);
+  };
+  const auto int8_rows = [&](bool sums) { return rounded([&](const auto& codes) { return cuda::prepare_int8(codes, stream, sums); }); };
+  if (const auto* weight = std::get_if<cuda::DeviceWeight>(&layer.weight))
+    multiply(x, *weight, cuda::WeightMatmulOptions{});
+  else if (const auto* fp8 = std::get_if<cuda::Fp8Matrix>(&layer.weight))
+    multiply(rounded([&](const auto& codes) { return cuda::prepare_fp8(codes, stream); }), *fp8, cuda::Fp8MatmulOptions{});
+  else if (const auto* int8 = std::get_if<cuda::Int8Matrix>(&layer.weight))
+    multiply(int8_rows(int8->scheme.asymmetric), *int8, cuda::Int8MatmulOptions{});
+  else
+    multiply(int8_rows(false), std::get<cuda::Int4Weight>(layer.weight), cuda::Int8MatmulOptions{});
+}
 
 void bind_cuda_layer(nb::module_& module) {
   module.def(
@@ -208,7 +201,7 @@ void bind_cuda_layer(nb::module_& module) {
           "run",
           [](const CudaLayer& self, std::uintptr_t x, std::uintptr_t y, std::string_view dtype, std::int64_t m, std::int64_t pitch,
              std::uintptr_t scratch, std::uintptr_t scale, std::uintptr_t zero_point, std::uintptr_t stream) {
-            self.run({x, y, dtype, m, pitch, scratch, scale, zero_point}, stream_of(stream));
+            self.run({x, y, parse_dtype(dtype), m, pitch, scratch, scale, zero_point}, stream_of(stream));
           },
           nb::arg("x"), nb::arg("y"), nb::arg("dtype"), nb::arg("m"), nb::arg("pitch"), nb::arg("scratch") = 0, nb::arg("scale") = 0,
           nb::arg("zero_point") = 0, nb::arg("stream"), Unlocked(),

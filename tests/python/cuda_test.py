@@ -243,7 +243,7 @@ def microseconds_per_call(call, count=400):
 def bare_product(layer, x, y):
     """The call of a QuantizedLinear's kernels alone, in memory that is there already."""
     w = layer.weight
-    product, prepared = ops._cuda_layers.layer(
+    _, product, prepared = ops._cuda_layers.layer(
         w.codes, (w.scales, w.zero_points, w.outer_scale, layer.bias), w.scheme, layer.inputs, layer.in_features
     )
     assert product == ("codes" if layer.inputs else "weights")

@@ -25,6 +25,7 @@ from .._cuda import (
     current_stream,
     dequantize_cuda,
     empty_on,
+    exchange,
     parts_of,
     plain_rows,
     quantize_cuda,
@@ -318,8 +319,9 @@ class LayerCache:
     """Prepared weights by the tensors that they were made of: made at the first product, made anew where a part has changed or is another
     one, dropped with the codes. An inference tensor keeps no count of its changes, and is taken not to change."""
 
-    def __init__(self, make: Callable) -> None:
-        self._make = make
+    def __init__(self, make: Callable, make_quick: Callable = lambda *_: None) -> None:
+        self._make, self._make_quick = make, make_quick
+        self.quick: dict[int, Callable] = {}  #: by the identity of codes: calls that look for themselves whether a layer is current
         # By identities: the layer, the codes, their version, the parts with theirs. Identities hold as long as the entry does, which keeps
         # the parts and ends with the codes. None in the place of a tensor that has no version.
         self._layers: dict[tuple, tuple[Any, weakref.ref, int | None, tuple[Tensor | None, ...], list[tuple[Tensor, int]]]] = {}
@@ -339,18 +341,18 @@ class LayerCache:
                     return layer
         layer = self._make(codes, parts, scheme, inputs, k)
         self._drop(id(codes))
+        version = None if codes.is_inference() else codes._version
+        watched = [(part, part._version) for part in parts if part is not None and not part.is_inference()]
         self._keys[id(codes)] = key
-        self._layers[key] = (
-            layer,
-            weakref.ref(codes, functools.partial(self._drop, id(codes))),
-            None if codes.is_inference() else codes._version,
-            parts,
-            [(part, part._version) for part in parts if part is not None and not part.is_inference()],
-        )
+        self._layers[key] = (layer, weakref.ref(codes, functools.partial(self._drop, id(codes))), version, parts, watched)
+        quick = self._make_quick(layer, codes, parts, scheme, inputs)
+        if quick is not None:
+            self.quick[id(codes)] = quick
         return layer
 
     def _drop(self, codes: int, _: weakref.ref | None = None) -> None:
         self._layers.pop(self._keys.pop(codes, ()), None)
+        self.quick.pop(codes, None)
 
 
 def _make_cpu_layer(codes, parts, scheme, inputs, k) -> _core.Layer:
@@ -405,7 +407,19 @@ def _make_cuda_layer(codes, parts, scheme, inputs, k) -> CudaLayer:
     return CudaLayer(n, product, _core.CudaLayer(form, (n, k), *arrays, rounding_form, is_static, wide_bias, current_stream(codes)))
 
 
-_cuda_layers = LayerCache(_make_cuda_layer)
+def _version(x: Tensor | None) -> int | None:
+    return None if x is None or x.is_inference() else x._version
+
+
+def _make_quick_call(layer: CudaLayer, codes, parts, scheme, inputs) -> _core.TorchLayer | None:
+    """The layer's call as one step; None where this torch has no exchange interface, or Python rounds the inputs first."""
+    if exchange is None or layer.prepared is None or (inputs and layer.product != "codes"):
+        return None
+    watched = [(part, _version(part)) for part in parts]
+    return _core.TorchLayer(layer.prepared, codes, _version(codes), watched, scheme, inputs, *exchange)
+
+
+_cuda_layers = LayerCache(_make_cuda_layer, _make_quick_call)
 
 
 def _rounded_cuda(rows: Tensor, inputs: str, input_scale: Tensor | None, input_zero_point: Tensor | None) -> Tensor:
@@ -419,6 +433,11 @@ def _rounded_cuda(rows: Tensor, inputs: str, input_scale: Tensor | None, input_z
 
 @torch.library.impl(library, "linear", "CUDA")
 def _linear_cuda(x, codes, scales, zero_points, outer_scale, bias, scheme, inputs, input_scale, input_zero_point):
+    quick = _cuda_layers.quick.get(id(codes))
+    if quick is not None:
+        y = quick(x, codes, scales, zero_points, outer_scale, bias, scheme, inputs, input_scale, input_zero_point)
+        if y is not None:
+            return y
     shape, dtype, index = x.shape, x.dtype, x.get_device()
     k = pitch = shape[-1]
     n, product, prepared = _cuda_layers.layer(codes, (scales, zero_points, outer_scale, bias), scheme, inputs, k)
@@ -427,7 +446,7 @@ def _linear_cuda(x, codes, scales, zero_points, outer_scale, bias, scheme, input
     if size == 0:
         return y
     if not x.is_contiguous():
-        if x.dim() == 2 and x.stride(1) == 1:
+        if x.dim() == 2 and x.stride(1) == 1 and x.stride(0) >= k:
             pitch = x.stride(0)
         else:
             x = x.contiguous()
