@@ -86,6 +86,21 @@ def test_codes_meet_codes(inputs):
         assert (layer(x).cpu().double() - exact).abs().max() <= 2e-3 * exact.abs().max(), scheme
 
 
+@pytest.mark.parametrize("config", ["int4:block128", "FP8_DYNAMIC"])
+def test_inputs_of_any_strides(config):
+    """Rows of a wider matrix, a transposed matrix, one row repeated, more dimensions, none at all: the numbers of a contiguous copy."""
+    layer = nt.quantize_(nn.Sequential(nn.Linear(128, 64).half().cuda()), config)[0]
+    wide = torch.randn(6, 256, dtype=torch.float16, device="cuda")
+    cases = [wide[:, :128], wide[:, 128:], wide[:, ::2], torch.randn(128, 5, device="cuda").half().t(), wide[:1, :128].expand(4, 128)]
+    cases += [wide.view(2, 3, 256)[..., :128], wide[0, :128], wide.view(2, 6, 128).transpose(0, 1)]
+    with torch.no_grad():
+        for x in cases:
+            assert torch.equal(layer(x), layer(x.contiguous())), (x.shape, x.stride())
+        assert layer(wide[:0, :128]).shape == (0, 64)
+        with pytest.raises(narrow.Error):
+            layer(wide[:, :120].contiguous())
+
+
 def test_a_changed_weight_is_prepared_anew_and_a_dropped_one_is_freed():
     layer, x = nt.QuantizedLinear.from_linear(nn.Linear(128, 64).half().cuda(), "int4:block128"), torch.randn(3, 128, device="cuda").half()
     before = layer(x)
