@@ -106,7 +106,7 @@ def quantize_cuda(
     rounding: str = "nearest_even",
     seed: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Codes, scales, zero points and outer scale of x; a part that the scheme does not have is empty. scales and so on: known beforehand."""
+    """Codes, scales, zero points and outer scale of x; a part that the scheme does not have is empty. Some may be known beforehand."""
     x, index = plain_rows(x), x.get_device()
     allocate = allocator(index)
     parts = tuple([nothing if memory is None else allocate(*memory) for memory, nothing in _memory_of_parts(scheme, x.shape, index)])

@@ -6,7 +6,19 @@ import dataclasses
 from typing import Any
 
 from . import _core
-from ._arrays import FORMATS, SCALE_NAMES, borrow, dtype_name, empty, float32, framework_name, is_torch, maybe_borrow, to_framework, torch_dtype
+from ._arrays import (
+    FORMATS,
+    SCALE_NAMES,
+    borrow,
+    dtype_name,
+    empty,
+    float32,
+    framework_name,
+    is_torch,
+    maybe_borrow,
+    to_framework,
+    torch_dtype,
+)
 from ._device import dequantize_device, is_device_array, quantize_device
 from .errors import InvalidArgument
 

@@ -25,7 +25,8 @@ def calibrate(
     """Runs batches through a model and collects what its nn.Linear layers read.
 
     run(model, batch): how a batch is run; by default model(batch). second_moments: X^T X of every input too, which GPTQ needs. Layers
-    that read the same tensor one after the other share its statistics. `.save(path)` writes the file of `narrow calibrate`. progress: a bar of tqdm or rich, where one is installed.
+    that read the same tensor one after the other share its statistics. `.save(path)` writes the file of `narrow calibrate`. progress: a
+    bar of tqdm or rich, where one is installed.
     """
     names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     if not names:

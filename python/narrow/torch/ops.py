@@ -35,7 +35,6 @@ from .._cuda import (
 from ..errors import InvalidArgument
 
 
-
 def _some_require_grad(*arguments: Any) -> bool:
     return any(isinstance(argument, Tensor) and argument.requires_grad for argument in arguments)
 
