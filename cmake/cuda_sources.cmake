@@ -30,6 +30,8 @@ target_sources(narrow PRIVATE
   kernels/cuda/gptq/columns.cu
   kernels/cuda/gptq/factor.cu
   kernels/cuda/gptq/products.cu
+  kernels/cuda/gptq/refine.cu
+  kernels/cuda/gptq/scales.cu
   kernels/cuda/gptq/solver.cc
   kernels/cuda/int8_product_any.cu
   kernels/cuda/int8_product_mma.cu

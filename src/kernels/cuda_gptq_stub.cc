@@ -21,7 +21,18 @@ int launch_backwards(const double*, std::int64_t, const std::int32_t*, double, d
 int launch_take_upper(const double*, std::int64_t, float*, std::int32_t*, Stream) { refuse(); }
 int launch_permute(const float*, std::int64_t, std::int64_t, const std::int32_t*, float*, Stream) { refuse(); }
 int launch_round_columns(const ColumnsProblem&, Stream) { refuse(); }
-int launch_carry_errors(const float*, int, const float*, int, int, float*, Stream) { refuse(); }
+int launch_subtract_product(const float*, int, int, const float*, int, std::int64_t, float*, Stream) { refuse(); }
+int launch_damped(const double*, std::int64_t, double, double, float*, Stream) { refuse(); }
+int launch_put_scales(const ScaleSearch&, const void*, const std::uint8_t*, Stream) { refuse(); }
+std::size_t search_scratch(std::int64_t, int) { refuse(); }
+int launch_search_by_rounding(const ScaleSearch&, const float*, float*, Stream) { refuse(); }
+std::size_t rectangle_scratch(const ScaleGrid&, std::int64_t, int) { refuse(); }
+int launch_search_rectangles(const ScaleSearch&, const double*, void*, Stream) { refuse(); }
+int launch_importance(const float*, std::int64_t, const std::int32_t*, double*, Stream) { refuse(); }
+std::size_t refine_scratch(std::int64_t, std::int64_t) { refuse(); }
+int launch_refine(const RefineProblem&, Stream) { refuse(); }
+int launch_turned_errors(const CodesInProgress&, const float*, float*, Stream) { refuse(); }
+int launch_unpack_codes(const std::uint8_t*, std::int64_t, std::int64_t, int, std::size_t, std::uint16_t*, Stream) { refuse(); }
 int launch_pack_codes(const std::uint16_t*, std::int64_t, std::int64_t, int, std::size_t, std::uint8_t*, Stream) { refuse(); }
 int launch_subtract(const float*, std::int64_t, float*, Stream) { refuse(); }
 bool has_solver() { return false; }

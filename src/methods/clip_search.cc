@@ -11,9 +11,6 @@
 namespace narrow {
 namespace {
 
-/// Factors on a rectangle's extremes: from a little beyond them, which moves a float format's grid, down to a third.
-constexpr int kFirst = 44, kLast = 14, kUnit = 40;
-
 /// The rows and columns that share a scale, within the values given.
 struct Rectangle {
   const float* values = nullptr;
@@ -31,13 +28,6 @@ double squared_error(const Scheme& scheme, const Rectangle& r, std::span<const d
       sum += (importance.empty() ? 1.0 : importance[static_cast<std::size_t>(col)]) * error * error;
     }
   return sum;
-}
-
-/// The scale that the scheme's rule would make if the extremes were `factor` times as large.
-ScaleAndZero candidate(const Scheme& scheme, const Extremes& e, float factor, float outer) {
-  if (scheme.asymmetric) return scale_from_range(scheme, e.lowest * factor, e.highest * factor);
-  if (scheme.rule == ScaleRule::kMeanAbsolute) return {scale_from_sum(scheme, e.mean * static_cast<double>(factor), 1), 0};
-  return {scale_from_amax(scheme, std::max(-e.lowest, e.highest) * factor, outer), 0};
 }
 
 void search_rectangle(const Rectangle& r, std::span<const double> importance, QuantizedTensor& q, std::int64_t cell,
@@ -70,8 +60,8 @@ void search_rectangle(const Rectangle& r, std::span<const double> importance, Qu
 void scale_candidates(const Scheme& scheme, const Extremes& extremes, float outer, std::vector<ScaleAndZero>& candidates) {
   candidates.clear();
   if (extremes.lowest == extremes.highest) return;
-  for (int step = kFirst; step >= kLast; --step) {
-    const ScaleAndZero made = candidate(scheme, extremes, static_cast<float>(step) / kUnit, outer);
+  for (int i = 0; i < kScaleCandidates; ++i) {
+    const ScaleAndZero made = scale_candidate(scheme, extremes, i, outer);
     if (candidates.empty() || made.scale.code != candidates.back().scale.code || made.zero_point != candidates.back().zero_point)
       candidates.push_back(made);
   }

@@ -5,18 +5,12 @@
 #include <span>
 #include <vector>
 
-#include "format/scale_rule.h"
+#include "format/scale_candidates.h"
 #include "narrow/quantize.h"
 
 namespace narrow {
 
-/// The extremes of the values that share a scale, with zero among them, and the mean of their magnitudes.
-struct Extremes {
-  float lowest = 0.0f, highest = 0.0f;
-  double mean = 0.0;
-};
-/// The scales that the scheme's rule would make if the extremes were 1.1, ..., 0.35 times as large, each once; none where all values are
-/// zero, since any scale is exact then.
+/// The candidates of scale_candidate, each once; none where all values are zero, since any scale is exact then.
 void scale_candidates(const Scheme& scheme, const Extremes& extremes, float outer, std::vector<ScaleAndZero>& candidates);
 
 /// Writes the scales and zero points of grid column `grid_col` into q, from the values that its rectangles have now.

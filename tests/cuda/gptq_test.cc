@@ -1,8 +1,9 @@
-// GPTQ on a CUDA device against the CPU's: moments, losses, codes, factors, whole checkpoints.
+// GPTQ, clip search and learned rounding on a CUDA device against the CPU's: moments, losses, codes, factors, whole checkpoints.
 #include <cmath>
 #include <cstring>
 
 #include "device/cuda/runtime.h"
+#include "format/packing.h"
 #include "harness.h"
 #include "io/files.h"
 #include "kernels/cuda/gptq/gptq.h"
@@ -31,6 +32,20 @@ double difference(const QuantizedTensor& a, const QuantizedTensor& b) {
   std::int64_t count = 0;
   for (std::int64_t i = 0; i < x.size(); ++i) count += x.as<float>()[i] != y.as<float>()[i];
   return static_cast<double>(count) / static_cast<double>(x.size());
+}
+
+/// The share of codes that differ: scales of which the last bits differ leave codes as they are.
+double code_difference(const QuantizedTensor& a, const QuantizedTensor& b) {
+  const std::int64_t n = a.shape[0], k = a.shape[1];
+  std::int64_t count = 0;
+  for (std::int64_t row = 0; row < n; ++row)
+    for (std::int64_t c = 0; c < k; ++c) {
+      const auto code = [&](const QuantizedTensor& q) {
+        return read_code(q.codes.as<std::uint8_t>() + static_cast<std::size_t>(row) * q.row_bytes(), c, q.scheme.element.bits);
+      };
+      count += code(a) != code(b);
+    }
+  return static_cast<double>(count) / static_cast<double>(n * k);
 }
 
 constexpr const char* kSchemes[] = {"int4:block128", "int4:row", "int3:block64", "int4:block100:asym", "fp4_e2m1:row", "fp5_e2m2:row",
@@ -91,6 +106,80 @@ TEST(DeviceGptq, FirstBlockOfTheSameFactorHasTheCpusCodes) {
         EXPECT_TRUE(
             same(fit_on_device(w, Scheme::parse(name), input).quantized, quantize_columns(w, Scheme::parse(name), &factor, false, {})))
             << name << (act_order ? " in order of energy, " : ", ") << n << " x " << k;
+    }
+  }
+}
+
+/// Scales are searched by the same sums then, so that they are the CPU's too. With act-order blocks have theirs beforehand.
+TEST(DeviceGptq, ClipFindsTheCpusScalesForTheSameFactor) {
+  NARROW_REQUIRE_DEVICE();
+  const OwnedStream stream;
+  for (const auto& [n, k] : {std::pair{70, 128}, {33, 100}, {5, 7}}) {
+    const Tensor w = test::random_values(DType::kF32, {n, k}, 2, 0.1f);
+    const std::vector<double> moment = test::moment_of(test::correlated_inputs(600, k));
+    for (const bool act_order : {false, true}) {
+      const HessianFactor factor = *Hessian(moment, k).factor(0.01, act_order);
+      DeviceInput input(DeviceHessian(moment, k, kDevice, stream), {.gptq = true, .clip = true, .act_order = act_order});
+      ASSERT_TRUE(input.factor);
+      copy_bytes(input.factor->upper.data(), factor.upper.data(), factor.upper.size() * sizeof(float), stream);
+      synchronize(stream);
+      for (const char* name :
+           {"int4:block128", "int4:row", "int3:block64", "int4:block32:asym", "int3:row:asym", "fp4_e2m1:row", "nvfp4", "mxfp4", "msfp12",
+            "int4:tensor", "int8:128x128", "int8:16x16", "nf4:block64", "int1:row", "int4:col", "fp8_e4m3:none"}) {
+        const QuantizedTensor expected = quantize_columns(w, Scheme::parse(name), &factor, true, {});
+        const QuantizedTensor made = fit_on_device(w, Scheme::parse(name), input).quantized;
+        EXPECT_TRUE(same(made, expected)) << name << (act_order ? " in order of energy, " : ", ") << n << " x " << k << ": "
+                                          << difference(made, expected) << " of the values differ";
+      }
+    }
+  }
+}
+
+/// Every way of choosing codes: the CPU's loss, and lower than without the step.
+TEST(DeviceGptq, ClipAndRefineReachTheCpusLosses) {
+  NARROW_REQUIRE_DEVICE();
+  for (const auto& [n, k] : {std::pair{32, 384}, {27, 200}}) {
+    const Tensor w = test::random_values(DType::kBf16, {n, k}, 2, 0.1f);
+    const std::vector<double> moment = test::moment_of(test::correlated_inputs(1000, k));
+    for (const char* name :
+         {"int4:block128", "int4:row", "int3:block100:asym", "nvfp4", "msfp12", "int4:tensor", "int8:128x128", "fp8_e4m3:none"}) {
+      const Scheme scheme = Scheme::parse(name);
+      const double rounding = fit_weight(w, scheme, moment, {.clip = true}).loss_before;
+      for (const bool act_order : {false, true}) {
+        double without = rounding;
+        for (const char* steps : {"clip", "refine", "clip+refine", "gptq+clip", "gptq+refine", "gptq+clip+refine"}) {
+          Method method = Method::parse(steps);
+          if (act_order && !method.gptq) continue;
+          method.act_order = act_order;
+          SCOPED_TRACE(fmt::format("{} {} {} x {}{}", name, steps, n, k, act_order ? " in order of energy" : ""));
+          const FittedWeight cpu = fit_weight(w, scheme, moment, method), gpu = fit_weight(w, scheme, moment, method, kDevice);
+          EXPECT_NEAR(gpu.loss_after, cpu.loss_after, 0.02 * cpu.loss_after);
+          EXPECT_LE(gpu.loss_after, rounding * (1.0 + 1e-6));  // fp8 without a scale has nothing to search
+          if (method.gptq && method.clip) {
+            EXPECT_LE(gpu.loss_after, without);
+            without = gpu.loss_after;
+          }
+          EXPECT_TRUE(same(fit_weight(w, scheme, moment, method, kDevice).quantized, gpu.quantized));  // the same bytes every time
+        }
+      }
+    }
+  }
+}
+
+/// From the same start refine takes the CPU's steps, but where the gradient's last bits decide.
+TEST(DeviceGptq, RefineTakesTheCpusSteps) {
+  NARROW_REQUIRE_DEVICE();
+  const std::int64_t k = 256;
+  const Tensor w = test::random_values(DType::kF32, {40, k}, 5, 0.1f);
+  const std::vector<double> moment = test::moment_of(test::correlated_inputs(1500, k));
+  for (const char* name : kSchemes) {
+    const Scheme scheme = Scheme::parse(name);
+    for (const int sweeps : {1, 8}) {
+      const Method method{.refine = true, .sweeps = sweeps};
+      const FittedWeight cpu = fit_weight(w, scheme, moment, method), gpu = fit_weight(w, scheme, moment, method, kDevice);
+      EXPECT_NEAR(gpu.loss_after, cpu.loss_after, 0.01 * cpu.loss_after) << name << ", " << sweeps << " sweeps";
+      EXPECT_LT(gpu.loss_after, gpu.loss_before) << name;
+      EXPECT_LT(code_difference(cpu.quantized, gpu.quantized), sweeps == 1 ? 0.02 : 0.05) << name << ", " << sweeps << " sweeps";
     }
   }
 }
@@ -166,7 +255,7 @@ TEST(DeviceGptq, RefusesWhatItCannotDo) {
   NARROW_REQUIRE_DEVICE();
   const Tensor w = test::random_values(DType::kF32, {8, 16}, 4, 0.1f);
   const Scheme scheme = Scheme::parse("int4:row");
-  EXPECT_THROW(fit_weight(w, scheme, test::identity(16), {.gptq = true, .clip = true}, kDevice), Unsupported);
+  EXPECT_THROW(fit_weight(w, scheme, test::identity(16), {}, kDevice), Unsupported);
   w.as<float>()[3] = NAN;
   EXPECT_THROW(fit_weight(w, scheme, test::identity(16), {.gptq = true}, kDevice), InvalidArgument);
 }
@@ -207,6 +296,14 @@ TEST(DeviceGptq, QuantizesCheckpointsAsTheCpuDoes) {
     const CalibrationStatistics statistics = collect_statistics(open_model(input), windows, true);
     const Calibration known{.statistics = &statistics};
     expect_alike(run("nvfp4", "_known_cpu", known, Device::cpu()), run("nvfp4", "_known_gpu", known, kDevice));
+    const auto refined = [&](const char* output, Device device) {
+      return quantize_checkpoint(input, input.string() + output, {.scheme = Scheme::parse("int4:block32:asym")},
+                                 Method::parse("gptq+clip+refine"), {windows}, {.device = device});
+    };
+    expect_alike(refined("_refined_cpu", Device::cpu()), refined("_refined_gpu", kDevice));
+    EXPECT_THROW(quantize_checkpoint(input, input.string() + "_never", {.scheme = Scheme::parse("int4:row")}, Method::parse("correct+gptq"),
+                                     {windows}, {.device = kDevice}),
+                 Unsupported);
   }
 }
 

@@ -295,7 +295,7 @@ void add_quantize(CLI::App& app, Context& context) {
   command->add_flag("--compat", options->compat,
                     "With --export: scales and codes by the rule of that runtime's own tools, not by narrow's");
   command->add_option("--method", options->method, "How weights become codes: rtn (default), or steps joined by +:\nrotate, smoothquant, awq, correct, gptq, clip, refine, tune")->option_text("METHOD");
-  command->add_option("--device", options->device, "Where gptq reads the text and fits weights: cpu (default), cuda, cuda:1, ..")->option_text("DEVICE");
+  command->add_option("--device", options->device, "Where gptq, clip and refine read the text and fit weights: cpu (default), cuda, cuda:1, ..")->option_text("DEVICE");
   command->add_flag("--act-order", options->act_order, "GPTQ: columns with the largest inputs first");
   command->add_option("--damping", options->damping, "Share of the Hessian's mean diagonal added to it (default 0.01)")->option_text("SHARE");
   command->add_option("--spill", options->spill, "Keep the layers' inputs for the whole text in files here, not in memory")->option_text("DIR");

@@ -34,6 +34,15 @@ std::vector<T> download(const Buffer& buffer, std::size_t count, cuda::Stream st
   return values;
 }
 
+double mean_of(const std::vector<double>& diagonal) {
+  return std::accumulate(diagonal.begin(), diagonal.end(), 0.0) / static_cast<double>(diagonal.size());
+}
+/// What a moment is multiplied by, so that the mean of its diagonal is 1.
+double unit_of(const std::vector<double>& diagonal) {
+  const double mean = mean_of(diagonal);
+  return mean > 0.0 && std::isfinite(mean) ? 1.0 / mean : 1.0;
+}
+
 }  // namespace
 
 std::string_view device_factor_by() { return cuda::has_solver() ? "cuSOLVER" : "Eigen on the CPU, since cuSOLVER is not installed"; }
@@ -51,19 +60,27 @@ void DeviceHessian::add(const Tensor& x) {
   check(cuda::launch_add_moment(x.as<float>(), narrowed(x.size() / k_), narrowed(k_), moment_.as<double>(), stream_), "add_moment");
 }
 
-std::vector<double> DeviceHessian::diagonal() const {
+Buffer DeviceHessian::device_diagonal() const {
   const cuda::DeviceGuard guard(device_.index);
-  const Buffer diagonal = Buffer::allocate(size_of(k_) * sizeof(double), device_);
+  Buffer diagonal = Buffer::allocate(size_of(k_) * sizeof(double), device_);
   check(cuda::launch_diagonal(moment_.as<double>(), k_, diagonal.as<double>(), stream_), "diagonal");
-  return download<double>(diagonal, size_of(k_), stream_);
+  return diagonal;
+}
+
+std::vector<double> DeviceHessian::diagonal() const { return download<double>(device_diagonal(), size_of(k_), stream_); }
+
+Buffer DeviceHessian::damped(double damping) const {
+  const cuda::DeviceGuard guard(device_.index);
+  Buffer h = Buffer::allocate(size_of(k_ * k_) * sizeof(float), device_);
+  check(cuda::launch_damped(moment_.as<double>(), k_, unit_of(diagonal()), damping, h.as<float>(), stream_), "damped");
+  return h;
 }
 
 std::optional<DeviceFactor> DeviceHessian::factor(double damping, bool act_order) const {
   if (!cuda::has_solver()) return factor_on_host(damping, act_order);
   const cuda::DeviceGuard guard(device_.index);
   const std::vector<double> energies = diagonal();
-  const double mean = std::accumulate(energies.begin(), energies.end(), 0.0) / static_cast<double>(k_);
-  if (!std::isfinite(mean)) return std::nullopt;
+  if (!std::isfinite(mean_of(energies))) return std::nullopt;
   std::vector<std::int32_t> order(size_of(k_));
   std::iota(order.begin(), order.end(), 0);
   if (act_order)
@@ -71,10 +88,11 @@ std::optional<DeviceFactor> DeviceHessian::factor(double damping, bool act_order
       return energies[static_cast<std::size_t>(a)] > energies[static_cast<std::size_t>(b)];
     });
   DeviceFactor result{upload<std::int32_t>(order, device_, stream_), Buffer::allocate(size_of(k_ * k_) * sizeof(float), device_)};
+  result.in_order = std::is_sorted(order.begin(), order.end());
   const Buffer backwards = Buffer::allocate(moment_.size(), device_), bad = Buffer::allocate(sizeof(std::int32_t), device_);
   constexpr double kSmallest = 1e-6, kLargest = 1.0;
   for (double share = damping;; share = std::max(10.0 * share, kSmallest)) {
-    check(cuda::launch_backwards(moment_.as<double>(), k_, result.order.as<std::int32_t>(), mean > 0.0 ? 1.0 / mean : 1.0, share,
+    check(cuda::launch_backwards(moment_.as<double>(), k_, result.order.as<std::int32_t>(), unit_of(energies), share,
                                  backwards.as<double>(), stream_),
           "backwards");
     result.damping = share;
@@ -94,7 +112,8 @@ std::optional<DeviceFactor> DeviceHessian::factor_on_host(double damping, bool a
   const std::optional<HessianFactor> made = Hessian(moment, k_).factor(damping, act_order);
   if (!made) return std::nullopt;
   const std::vector<std::int32_t> order(made->order.begin(), made->order.end());
-  return DeviceFactor{upload<std::int32_t>(order, device_, stream_), upload<float>(made->upper, device_, stream_), made->damping};
+  return DeviceFactor{upload<std::int32_t>(order, device_, stream_), upload<float>(made->upper, device_, stream_), made->damping,
+                      std::is_sorted(order.begin(), order.end())};
 }
 
 double DeviceHessian::energy(const Tensor& e) const {

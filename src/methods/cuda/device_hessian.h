@@ -15,6 +15,7 @@ struct DeviceFactor {
   Buffer order;  ///< int32 [k]: column c of the factor is column order[c] of the weight
   Buffer upper;  ///< U, fp32 [k, k]
   double damping = 0.0;
+  bool in_order = true;  ///< the weight's own
 };
 
 /// Who factors Hessians on a device.
@@ -33,8 +34,12 @@ class DeviceHessian {
   /// Adds x^T x of contiguous fp32 rows [tokens, k] on the device: products summed in fp32 over 1024 tokens, in fp64 from there on.
   void add(const Tensor& x);
 
+  /// The k numbers of the diagonal, fp64 on the device.
+  Buffer device_diagonal() const;
   // These wait for the stream.
   std::vector<double> diagonal() const;
+  /// As Hessian::damped, fp32 [k, k] on the device.
+  Buffer damped(double damping) const;
   /// As Hessian::factor: nothing where it cannot be factored even with a damping of 1. By cuSOLVER where that is installed.
   std::optional<DeviceFactor> factor(double damping, bool act_order) const;
   /// The same by Hessian itself, on the CPU.

@@ -3,6 +3,7 @@
 ///          come by a shuffle, then changes its own four. U of the block is in shared memory, zeros below its diagonal.
 /// Bound:   instructions of the encoding, about 200 per row and column.   Meaning: methods/gptq.cc, with its order of operations.
 
+#include "format/packing.h"
 #include "kernels/cuda/gptq/gptq.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/storage.h"
@@ -16,40 +17,43 @@ static_assert(kPer == 4, "a lane reads its part of U as one float4");
 
 __global__ void __launch_bounds__(kWarps * 32) round_columns(const ColumnsProblem p) {
   extern __shared__ float4 shared[];
+  const CodesInProgress& q = p.weight;
   float* u = reinterpret_cast<float*>(shared);  // [kColumnBlock][kColumnBlock]
   for (int i = static_cast<int>(threadIdx.x); i < kColumnBlock * kColumnBlock; i += kWarps * 32) {
     const int r = i / kColumnBlock, c = i % kColumnBlock;
-    u[i] = r <= c && c < p.width ? p.upper[(p.begin + r) * p.k + p.begin + c] : 0.0f;
+    const bool inside = r <= c && c < p.width;
+    u[i] = p.upper == nullptr ? (r == c ? 1.0f : 0.0f) : (inside ? p.upper[(p.begin + r) * q.k + p.begin + c] : 0.0f);
   }
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const float outer = p.scheme.has_outer_scale ? *p.outer_scale : 1.0f;
-  for (std::int64_t row = std::int64_t{blockIdx.x} * kWarps + warp; row < p.n; row += std::int64_t{gridDim.x} * kWarps) {
+  const float outer = q.scheme.has_outer_scale ? *q.outer_scale : 1.0f;
+  for (std::int64_t row = std::int64_t{blockIdx.x} * kWarps + warp; row < q.n; row += std::int64_t{gridDim.x} * kWarps) {
     float w[kPer], scales[kPer], errors[kPer];
     std::int32_t zeros[kPer];
     std::uint32_t codes[kPer];
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
       const int c = lane * kPer + i;
-      w[i] = c < p.width ? p.work[row * p.k + p.begin + c] : 0.0f;
+      w[i] = c < p.width ? p.work[row * q.k + p.begin + c] : 0.0f;
       scales[i] = 1.0f;
       errors[i] = 0.0f;
       zeros[i] = 0;
       codes[i] = 0;
-      if (c >= p.width || !p.scheme.has_scales()) continue;
-      const std::int64_t cell = p.grid.grid_row(row) * p.grid.cols + p.grid.grid_col(p.order[p.begin + c]);
-      scales[i] = effective_scale(p.scheme, load_scale_code(p.scales, p.scheme.scale, cell), outer);
-      if (p.scheme.asymmetric) zeros[i] = p.zero_points[cell];
+      if (c < p.first || c >= p.last || !q.scheme.has_scales()) continue;
+      const std::int64_t cell = q.grid.grid_row(row) * q.grid.cols + q.grid.grid_col(p.order[p.begin + c]);
+      scales[i] = effective_scale(q.scheme, load_scale_code(q.scales, q.scheme.scale, cell), outer);
+      if (q.scheme.asymmetric) zeros[i] = q.zero_points[cell];
     }
-    for (int owner = 0; owner * kPer < p.width; ++owner) {
+    for (int owner = p.first / kPer; owner * kPer < p.last; ++owner) {
 #pragma unroll
       for (int i = 0; i < kPer; ++i) {
         const int c = owner * kPer + i;
-        if (c >= p.width) break;
+        if (c < p.first) continue;
+        if (c >= p.last) break;
         const float value = __shfl_sync(kAll, w[i], owner), scale = __shfl_sync(kAll, scales[i], owner);
         const std::int32_t zero_point = __shfl_sync(kAll, zeros[i], owner);
-        const std::uint32_t code = quantize_element(p.scheme, value, scale, zero_point, Rounding::kNearestEven, Overflow::kSaturate, 0);
-        const float error = (value - dequantize_element(p.scheme, code, scale, zero_point)) / u[c * kColumnBlock + c];
+        const std::uint32_t code = quantize_element(q.scheme, value, scale, zero_point, Rounding::kNearestEven, Overflow::kSaturate, 0);
+        const float error = (value - dequantize_element(q.scheme, code, scale, zero_point)) / u[c * kColumnBlock + c];
         if (lane == owner) {
           codes[i] = code;
           errors[i] = error;
@@ -64,8 +68,11 @@ __global__ void __launch_bounds__(kWarps * 32) round_columns(const ColumnsProble
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
       const int c = lane * kPer + i;
-      if (c < p.width) p.codes[row * p.k + p.order[p.begin + c]] = static_cast<std::uint16_t>(codes[i]);
-      p.errors[c * p.n + row] = errors[i];
+      if (c >= p.first && c < p.last) {
+        q.codes[row * q.k + p.order[p.begin + c]] = static_cast<std::uint16_t>(codes[i]);
+        p.errors[c * q.n + row] = errors[i];
+      }
+      if (c >= p.last && c < p.width) p.work[row * q.k + p.begin + c] = w[i];
     }
   }
 }
@@ -93,6 +100,12 @@ __global__ void __launch_bounds__(kThreads)
   if (held > 0) *out = static_cast<std::uint8_t>(window);
 }
 
+__global__ void __launch_bounds__(kThreads)
+    unpack_codes(const std::uint8_t* packed, std::int64_t count, std::int64_t k, int bits, std::size_t row_bytes, std::uint16_t* codes) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) codes[i] = static_cast<std::uint16_t>(read_code(packed + static_cast<std::size_t>(i / k) * row_bytes, i % k, bits));
+}
+
 __global__ void __launch_bounds__(kThreads) subtract(const float* x, std::int64_t count, float* y) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < count) y[i] -= x[i];
@@ -106,7 +119,7 @@ int launch_round_columns(const ColumnsProblem& p, Stream stream) {
   constexpr int kShared = kColumnBlock * kColumnBlock * static_cast<int>(sizeof(float));
   if (const int error = cudaFuncSetAttribute(round_columns, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared); error != 0) return error;
   constexpr std::int64_t kPerMultiprocessor = 3;  // what shared memory allows
-  const std::int64_t blocks = std::min<std::int64_t>((p.n + kWarps - 1) / kWarps, kPerMultiprocessor * multiprocessors());
+  const std::int64_t blocks = std::min<std::int64_t>((p.weight.n + kWarps - 1) / kWarps, kPerMultiprocessor * multiprocessors());
   if (blocks == 0) return cudaSuccess;
   round_columns<<<static_cast<unsigned>(blocks), kWarps * 32, kShared, stream>>>(p);
   return cudaGetLastError();
@@ -119,6 +132,11 @@ int launch_permute(const float* from, std::int64_t n, std::int64_t k, const std:
 int launch_pack_codes(const std::uint16_t* codes, std::int64_t n, std::int64_t k, int bits, std::size_t row_bytes, std::uint8_t* packed,
                       Stream stream) {
   return launch_kernel(pack_codes, blocks_for((k + 7) / 8 * n), kThreads, stream, codes, n, k, bits, row_bytes, packed);
+}
+
+int launch_unpack_codes(const std::uint8_t* packed, std::int64_t n, std::int64_t k, int bits, std::size_t row_bytes, std::uint16_t* codes,
+                        Stream stream) {
+  return launch_kernel(unpack_codes, blocks_for(n * k), kThreads, stream, packed, n * k, k, bits, row_bytes, codes);
 }
 
 int launch_subtract(const float* x, std::int64_t count, float* y, Stream stream) {

@@ -23,6 +23,22 @@ __global__ void __launch_bounds__(kThreads)
   backwards[index] = value;
 }
 
+__global__ void __launch_bounds__(kThreads) damp(const double* moment, std::int64_t k, double unit, double damping, float* h) {
+  const std::int64_t index = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (index >= k * k) return;
+  const std::int64_t i = index / k, j = index % k;
+  const float value = static_cast<float>(unit * moment[min(i, j) * k + max(i, j)]);
+  h[index] = i == j ? value + static_cast<float>(damping) : value;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    take_importance(const float* upper, std::int64_t k, const std::int32_t* order, double* importance) {
+  const std::int64_t c = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (c >= k) return;
+  const double diagonal = static_cast<double>(upper[c * k + c]);
+  importance[order[c]] = 1.0 / (diagonal * diagonal);
+}
+
 __global__ void __launch_bounds__(kThreads) take_upper(const double* inverse, std::int64_t k, float* upper, std::int32_t* bad) {
   const std::int64_t index = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (index >= k * k) return;
@@ -47,6 +63,14 @@ int launch_backwards(const double* moment, std::int64_t k, const std::int32_t* o
 
 int launch_take_upper(const double* inverse, std::int64_t k, float* upper, std::int32_t* bad, Stream stream) {
   return launch_kernel(take_upper, blocks_for(k * k), kThreads, stream, inverse, k, upper, bad);
+}
+
+int launch_damped(const double* moment, std::int64_t k, double unit, double damping, float* h, Stream stream) {
+  return launch_kernel(damp, blocks_for(k * k), kThreads, stream, moment, k, unit, damping, h);
+}
+
+int launch_importance(const float* upper, std::int64_t k, const std::int32_t* order, double* importance, Stream stream) {
+  return launch_kernel(take_importance, blocks_for(k), kThreads, stream, upper, k, order, importance);
 }
 
 }  // namespace narrow::cuda

@@ -184,9 +184,8 @@ int launch_energy(const float* e, int rows, int k, const double* moment, double*
   return launch_multiply(operand, operand, rows, true, Energy{moment, k, parts}, stream);
 }
 
-int launch_carry_errors(const float* errors, int n, const float* upper, int k, int first, float* work, Stream stream) {
-  const Operand part{upper + std::int64_t{first - kColumnBlock} * k + first, k, k - first};
-  return launch_multiply(Operand{errors, n, n}, part, kColumnBlock, false, Subtract{work + first, k, n, k - first}, stream);
+int launch_subtract_product(const float* a, int depth, int n, const float* b, int width, std::int64_t pitch, float* c, Stream stream) {
+  return launch_multiply(Operand{a, n, n}, Operand{b, pitch, width}, depth, false, Subtract{c, pitch, n, width}, stream);
 }
 
 }  // namespace narrow::cuda
