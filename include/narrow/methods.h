@@ -72,8 +72,8 @@ struct InputMoments {
 };
 
 /// Quantizes one weight [n, k]. second_moment: X^T X of its input, [k, k]; empty: without calibration, which GPTQ needs.
-/// The same bits for any number of threads. On a CUDA device (gptq, clip, refine) the same arithmetic with the last bits of the factor and of
-/// long sums its own, so that a value which lies between two codes may take the other; everything given and returned stays on the CPU.
+/// The same bits for any number of threads. On a CUDA device (gptq, clip, refine) the same arithmetic with the last bits of the factor and
+/// of long sums its own, so that a value which lies between two codes may take the other; everything given and returned stays on the CPU.
 FittedWeight fit_weight(const Tensor& w, const Scheme& scheme, std::span<const double> second_moment, const Method& method,
                         Device device = Device::cpu());
 
@@ -132,8 +132,8 @@ struct MethodRun {
   TuneCallback tuned{};
   /// A directory in which the inputs of all tokens are kept, in place of memory, while weights are fitted layer by layer. Empty: none.
   std::filesystem::path spill{};
-  /// Where inputs are computed and weights fitted. A CUDA device (Hopper) takes gptq, clip and refine, alone or after rotate, smoothquant and
-  /// awq, which fold on the CPU; fit_weight says how its codes differ. The stream of all tokens is in the device's memory: no spill.
+  /// Where inputs are computed and weights fitted. A CUDA device (Hopper) takes gptq, clip and refine, alone or after rotate, smoothquant
+  /// and awq, which fold on the CPU; fit_weight says how its codes differ. The stream of all tokens is in the device's memory: no spill.
   Device device = Device::cpu();
 };
 
