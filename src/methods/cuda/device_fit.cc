@@ -57,6 +57,7 @@ class DeviceWork {
     const Buffer order = factor != nullptr ? factor->order : own_order();
     const bool in_order = factor == nullptr || factor->in_order;
     const bool searches = factor != nullptr && clip && q_.scheme.has_scales() && !grid().whole_tensor && (in_order || tile() >= k_);
+    const bool by_tiles = searches && in_order;
     Buffer importance;
     if (factor != nullptr && clip && q_.scheme.has_scales()) {
       importance = Buffer::allocate(static_cast<std::size_t>(k_) * sizeof(double), device_);
@@ -73,12 +74,12 @@ class DeviceWork {
     problem.order = order.as<std::int32_t>();
     problem.errors = errors.as<float>();
     for (int64_t begin = 0; begin < k_;) {
-      const int64_t end = searches && in_order ? block_end(begin) : std::min<int64_t>(k_, begin + cuda::kColumnBlock);
+      const int64_t end = by_tiles ? block_end(begin) : std::min<int64_t>(k_, begin + cuda::kColumnBlock);
       problem.begin = begin;
       problem.width = static_cast<int>(end - begin);
       for (int64_t first = begin; first < end; first = begin + problem.last) {
         problem.first = static_cast<int>(first - begin);
-        problem.last = static_cast<int>((searches && in_order ? std::min(end, (first / tile() + 1) * tile()) : end) - begin);
+        problem.last = static_cast<int>((by_tiles ? std::min(end, (first / tile() + 1) * tile()) : end) - begin);
         if (searches && first % tile() == 0) search_from(work, first, *factor, importance.as<double>());
         check(cuda::launch_round_columns(problem, stream_), "round_columns");
       }
