@@ -77,7 +77,7 @@ MethodReport quantize_checkpoint(const fs::path& input, const fs::path& output, 
     const bool keeps = !how.journal.empty();
     journal.emplace(how.journal, keeps ? fingerprint_of(run->input(), run->plan(), method, known, how.device) : "");
     fitted = fit_weights(run->input(), model.path(), run->plan(), method, known, *journal, how, report.modules);
-    if (!how.device.is_cpu()) report.factored_by = device_factor_by();
+    if (!how.device.is_cpu() && method.gptq) report.factored_by = device_factor_by();
     if (method.tune) {
       TunedModel made = tune(model.path(), std::move(fitted), known.windows, method.passes, *journal, how.tuned);
       fitted = std::move(made.weights);

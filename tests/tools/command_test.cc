@@ -289,12 +289,12 @@ TEST_F(DecoderCommandTest, SearchWritesItsReportAsOnePage) {
   EXPECT_THAT(page, Not(HasSubstr("nan")));
 }
 
-TEST_F(DecoderCommandTest, DeviceOfQuantizeIsOfGptqAlone) {
+TEST_F(DecoderCommandTest, DeviceOfQuantizeIsOfStepsThatFitWeights) {
   const auto quantize = [&](const char* method, const char* device) {
     return narrow({"quantize", path("decoder"), path("not"), "int4:row", "--method", method, "--tokens", path("tokens.safetensors"), "--device", device});
   };
-  expect_failure(quantize("clip", "cuda"), 2, "--device is where gptq computes");
-  expect_failure(quantize("gptq+refine", "cuda"), 5, "the method gptq+refine runs on the CPU");
+  expect_failure(quantize("awq", "cuda"), 2, "--device is where gptq, clip and refine compute");
+  expect_failure(quantize("correct+gptq", "cuda"), 5, "the method correct+gptq runs on the CPU");
   expect_failure(quantize("gptq", "tpu"), 2, "--device is 'tpu'");
   EXPECT_EQ(narrow_json({"quantize", path("decoder"), path("cpu"), "int4:row", "--method", "gptq", "--tokens", path("tokens.safetensors"),
                          "--device", "cpu"})["factored_by"],

@@ -61,8 +61,8 @@ Method make_method(const CLI::App& command, const QuantizeCommandOptions& option
     throw InvalidArgument(fmt::format("--damping is of gptq, refine and correct; --method is {}", options.method));
   if (!options.spill.empty() && (!method.fits_layers() || !has_text))
     throw InvalidArgument("--spill keeps what layers see of a text; give a method such as gptq, and --tokens or --text");
-  if (!parse_device(options.device).is_cpu() && !method.gptq)
-    throw InvalidArgument(fmt::format("--device is where gptq computes; --method {} runs on the CPU", options.method));
+  if (!parse_device(options.device).is_cpu() && !(method.gptq || method.clip || method.refine))
+    throw InvalidArgument(fmt::format("--device is where gptq, clip and refine compute; --method {} runs on the CPU", options.method));
   if (!method.tune && command.count("--passes") > 0) throw InvalidArgument(fmt::format("--passes is of tune; --method is {}", options.method));
   return method;
 }
