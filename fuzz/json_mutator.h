@@ -228,7 +228,7 @@ class JsonMutator {
     }
   }
 
-  std::mt19937 random_;
+  std::minstd_rand random_;
 };
 
 /// Every fourth mutation is of bytes, so that what is no JSON is seen too.
