@@ -36,9 +36,9 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 extern "C" int __attribute__((weak)) LLVMFuzzerInitialize(int* count, char*** arguments);
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed);
-extern "C" std::size_t __attribute__((weak)) LLVMFuzzerCustomCrossOver(const std::uint8_t* first, std::size_t first_size,
-                                                                       const std::uint8_t* second, std::size_t second_size,
-                                                                       std::uint8_t* out, std::size_t most, unsigned seed);
+extern "C" std::size_t __attribute__((weak))
+LLVMFuzzerCustomCrossOver(const std::uint8_t* first, std::size_t first_size, const std::uint8_t* second, std::size_t second_size,
+                          std::uint8_t* out, std::size_t most, unsigned seed);
 
 namespace {
 
@@ -314,8 +314,7 @@ int main(int count, char** arguments) {
     if (reached == News::kNone) continue;
     inputs.push_back(next);
     first = inputs.size() - inputs.size() / 4;
-    if (reached == News::kEdge && !keep.empty())
-      std::ofstream(keep / name_of_find(program, executions), std::ios::binary) << next;
+    if (reached == News::kEdge && !keep.empty()) std::ofstream(keep / name_of_find(program, executions), std::ios::binary) << next;
   }
   std::printf("%zu seeds, %lld inputs, %.0f a second, %zu found, %zu edges\n", seeds, static_cast<long long>(executions),
               static_cast<double>(executions) / passed(), inputs.size() - seeds, edges());

@@ -16,8 +16,8 @@ cmake --build build/fuzz --target $([ "$many" -gt 0 ] && echo fast_fuzzers || ec
 # Memory that was freed stays apart for a megabyte of others, and its stacks are not recorded: a crash is run again for them.
 export OMP_NUM_THREADS=1 ASAN_OPTIONS=malloc_context_size=0:quarantine_size_mb=1:thread_local_quarantine_size_kb=64:max_redzone=16
 # The longest input of each: what a document with everything in it needs.
-declare -A longest=([scheme]=72 [shard_index]=256 [safetensors_header]=320 [recipe]=320 [tokenizer]=384 [config]=448 [interop]=448 [manifest]=640
-  [gguf]=640)
+declare -A longest=([scheme]=72 [shard_index]=256 [safetensors_header]=320 [recipe]=320 [tokenizer]=384 [config]=448 [interop]=448
+  [manifest]=640 [gguf]=640)
 for name in $(printf '%s\n' "${!longest[@]}" | sort); do
   if [ $# -gt 0 ] && [[ " $* " != *" fuzz_$name "* && " $* " != *" $name "* ]]; then continue; fi
   found=build/fuzz/corpus/fuzz_$name
@@ -36,6 +36,7 @@ for name in $(printf '%s\n' "${!longest[@]}" | sort); do
 done
 if [ "$many" -eq 0 ] && [ $# -eq 0 ] && [ -d build/python ]; then  # ONNX is read in Python
   echo "onnx: $seconds seconds"
-  mkdir -p build/fuzz/corpus/onnx
-  PYTHONPATH=build/python .venv/bin/python fuzz/onnx_fuzz.py --seconds "$seconds" --keep build/fuzz/corpus/onnx --crashes build/fuzz/corpus/onnx
+  found=build/fuzz/corpus/onnx
+  mkdir -p "$found"
+  PYTHONPATH=build/python .venv/bin/python fuzz/onnx_fuzz.py --seconds "$seconds" --keep "$found" --crashes "$found"
 fi
