@@ -8,7 +8,7 @@ PYTHON := .venv/bin/python
 export GOMP_SPINCOUNT ?= 5000
 
 .DEFAULT_GOAL := help
-.PHONY: setup command build demo test test-unit test-sweep test-sanitizers test-sanitizers-all test-threads test-offline test-python test-install \
+.PHONY: setup command build demo test test-unit test-sweep test-sanitizers test-sanitizers-all test-threads test-memory test-offline test-python test-install \
   test-arm edge bench docs fuzz fuzz-many parser-coverage torture same-bytes reproducible gpu-test gpu-bench format tidy rules clean help
 
 help: ## what can be made
@@ -77,6 +77,9 @@ test-threads: setup ## the programs that share work among threads, under the thr
 	@TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1 OMP_TOOL_LIBRARIES=libarcher.so \
 	  LD_LIBRARY_PATH=$$(llvm-config --libdir 2> /dev/null || echo /usr/lib/llvm-14/lib) \
 	  ctest --preset tsan -R "^($$(echo $(THREADED) | tr ' ' '|'))$$"
+
+test-memory: setup ## the seeds of every fuzz target under valgrind (slow)
+	@tools/dev/memory_check.sh
 
 test-offline: build ## the tests in a network namespace of their own, where there is nobody to talk to
 	@unshare --user --map-root-user --net ctest --preset release -j $(JOBS)
