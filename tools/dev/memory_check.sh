@@ -3,6 +3,7 @@
 # not see. It stands in for the memory sanitizer, for which libstdc++, yaml-cpp and OpenMP's runtime would have to be built too.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+command -v valgrind > /dev/null || { echo "valgrind is not there: apt-get install valgrind"; exit 1; }
 place=build/memory
 cmake -S . -B "$place" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="-O1 -g1" -DCMAKE_CXX_COMPILER=clang++ -DNARROW_CUDA=OFF \
   -DNARROW_CPU_KERNELS=OFF -DNARROW_BUILD_TESTS=OFF -DNARROW_BUILD_TOOLS=OFF -DNARROW_BUILD_BENCHMARKS=OFF -DNARROW_BUILD_FUZZERS=ON > /dev/null
