@@ -8,8 +8,8 @@ PYTHON := .venv/bin/python
 export GOMP_SPINCOUNT ?= 5000
 
 .DEFAULT_GOAL := help
-.PHONY: setup command build demo test test-unit test-sweep test-sanitizers test-sanitizers-all test-threads test-offline test-python test-install \
-  test-arm edge bench docs fuzz parser-coverage torture same-bytes reproducible gpu-test gpu-bench format tidy rules clean help
+.PHONY: setup command build demo test test-unit test-sweep test-sanitizers test-sanitizers-all test-threads test-memory test-offline test-python test-install \
+  test-arm edge bench docs fuzz fuzz-many parser-coverage torture same-bytes reproducible gpu-test gpu-bench format tidy rules clean help
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -78,6 +78,9 @@ test-threads: setup ## the programs that share work among threads, under the thr
 	  LD_LIBRARY_PATH=$$(llvm-config --libdir 2> /dev/null || echo /usr/lib/llvm-14/lib) \
 	  ctest --preset tsan -R "^($$(echo $(THREADED) | tr ' ' '|'))$$"
 
+test-memory: setup ## the seeds of every fuzz target under valgrind (slow)
+	@tools/dev/memory_check.sh
+
 test-offline: build ## the tests in a network namespace of their own, where there is nobody to talk to
 	@unshare --user --map-root-user --net ctest --preset release -j $(JOBS)
 
@@ -101,6 +104,9 @@ same-bytes: setup ## the same output from g++ and clang++, -O0 and -O3 (slow: fo
 
 fuzz: setup ## run every fuzzer for SECONDS seconds (30)
 	@tools/dev/fuzz.sh $(SECONDS_EACH)
+
+fuzz-many: setup ## EXECUTIONS inputs (50 million) for every fuzz target: hours
+	@tools/dev/fuzz.sh --many $(or $(EXECUTIONS),50000000)
 
 parser-coverage: setup ## the lines of every parser that the fuzzers' seeds and finds reach
 	@tools/dev/parser_coverage.sh

@@ -13,6 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (config.layers < 1 || config.windows.size() != static_cast<std::size_t>(config.layers) || config.heads % config.kv_heads != 0 ||
         config.head_dim % 2 != 0 || !std::isfinite(config.norm_epsilon) || config.rope.original_positions < 0)
       std::abort();
+    if (config.experts && (config.experts->per_token < 1 || config.experts->per_token > config.experts->count)) std::abort();
   } catch (const narrow::CorruptFile&) {
   } catch (const narrow::Unsupported&) {
   }

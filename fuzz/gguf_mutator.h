@@ -104,7 +104,7 @@ inline std::size_t mutate_gguf(std::uint8_t* data, std::size_t size, std::size_t
                                         0x8000000000000000,
                                         0xffffffffffffffff,
                                         0xffffffffffffffe0};
-  std::mt19937 random(seed);
+  std::minstd_rand random(seed);
   if (seed % 4 == 0 || size < 24) return LLVMFuzzerMutate(data, size, most);
   const GgufFields known(data, size);
   if (!known.texts().empty() && random() % 4 == 0) {  // a text of the same length

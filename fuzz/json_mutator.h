@@ -28,6 +28,7 @@ class JsonParts {
   explicit JsonParts(std::string_view text) {
     constexpr std::string_view kBlanks = " \t\r\n";
     std::vector<std::size_t> containers, starts;  // of the open ones; of their current elements
+    for (std::vector<Span>* spans : {&values, &keys, &elements}) spans->reserve(text.size() / 8);
     const auto end_element = [&](std::size_t end) {
       if (starts.empty()) return;
       if (text.substr(starts.back(), end - starts.back()).find_first_not_of(kBlanks) != std::string_view::npos)
@@ -106,10 +107,10 @@ class JsonMutator {
     std::size_t deepest = 0;
     for (const Span& span : spans) deepest = std::max(deepest, span.depth);
     const std::size_t depth = below(deepest + 1);
-    std::vector<Span> there;
-    for (const Span& span : spans)
-      if (span.depth == depth) there.push_back(span);
-    return there.empty() ? spans[below(spans.size())] : there[below(there.size())];
+    const auto count = std::count_if(spans.begin(), spans.end(), [&](const Span& span) { return span.depth == depth; });
+    if (count == 0) return spans[below(spans.size())];
+    unsigned skipped = below(static_cast<std::size_t>(count));
+    return *std::find_if(spans.begin(), spans.end(), [&](const Span& span) { return span.depth == depth && skipped-- == 0; });
   }
 
   std::string_view interesting() {
@@ -228,7 +229,7 @@ class JsonMutator {
     }
   }
 
-  std::mt19937 random_;
+  std::minstd_rand random_;
 };
 
 /// Every fourth mutation is of bytes, so that what is no JSON is seen too.

@@ -18,7 +18,7 @@ namespace narrow::fuzz {
 inline std::size_t mutate_pieces(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed, char separator,
                                  std::span<const std::string_view> good) {
   if (seed % 4 == 0) return LLVMFuzzerMutate(data, size, most);
-  std::mt19937 random(seed);
+  std::minstd_rand random(seed);
   const auto below = [&](std::size_t count) { return count == 0 ? std::size_t{0} : random() % count; };
   std::vector<std::string> pieces(1);
   for (std::size_t i = 0; i < size; ++i) {

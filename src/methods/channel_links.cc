@@ -42,8 +42,7 @@ std::vector<ChannelLink> channel_links(const ModelConfig& config) {
                      identity(config.hidden)});
     links.push_back({attention + "v_proj", config.kv_heads * config.head_dim, {attention + "o_proj"}, shared});
     const std::vector<MlpModules> mlps = mlp_modules(config, i);
-    ChannelLink& norm =
-        links.emplace_back(layer + "post_attention_layernorm", config.hidden, std::vector<std::string>(), identity(config.hidden));
+    ChannelLink& norm = links.emplace_back(ChannelLink{layer + "post_attention_layernorm", config.hidden, {}, identity(config.hidden)});
     if (config.has_experts(i)) norm.readers.push_back(router_module(config, i));
     for (const MlpModules& mlp : mlps) norm.readers.insert(norm.readers.end(), {mlp.gate, mlp.up});
     const std::int64_t width = mlp_width(config, i);

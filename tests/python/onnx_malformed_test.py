@@ -1,6 +1,9 @@
 """ONNX files that are not what they claim to be: every one is refused with one sentence, quickly, and nothing is written."""
 
 import os
+import pathlib
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -36,6 +39,13 @@ def external(**entries):
         if value is not None:
             tensor.external_data.add(key=key, value=value)
     return model(constants={"w": tensor})
+
+
+def foreign(inputs, outputs=("y",), **attributes):
+    """An operator that onnx's checker does not know."""
+    made = model(nodes=[helper.make_node("MatMulNBits", inputs, list(outputs), domain="com.microsoft", **attributes)])
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return made
 
 
 def tensor(**changes):
@@ -79,6 +89,12 @@ def cases():
     yield "too_many_inputs", model(nodes=[helper.make_node("MatMul", ["x", "w", "w"], ["y"])])
     yield "no_inputs", model(nodes=[helper.make_node("MatMul", [], ["y"])])
     yield "unknown_attribute", model(nodes=[helper.make_node("MatMul", ["x", "w"], ["y"], magic=1)])
+    reference = helper.make_node("Gemm", ["x", "w"], ["y"], transB=0)
+    reference.attribute[0].ref_attr_name = "transB"
+    yield "reference_outside_of_a_function", model(nodes=[reference])
+    yield "foreign_operator_without_inputs", foreign(["x"], bits=4)
+    yield "foreign_operator_without_outputs", foreign(["x", "w", "w"], outputs=[], bits=4)
+    yield "foreign_number_is_text", foreign(["x", "w", "w"], bits="four")
     yield "control_characters", model(nodes=[helper.make_node("\x1b[31mred\n", ["x", "w"], ["y"])])
     yield "tensor_too_short", tensor(raw_data=bytes(47))
     yield "tensor_too_long", tensor(raw_data=bytes(49))
@@ -131,6 +147,29 @@ def test_is_refused_in_one_sentence(tmp_path, capsys, name):
     assert error.count("\n") == 1 and error.startswith("narrow onnx: ") and len(error) < 1200 and error.rstrip("\n").isprintable()
     assert main(["quantize", str(place / "model.onnx"), str(tmp_path / "out.onnx"), "--activations", "none"]) == 2
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constants"),
+    [
+        ([helper.make_node("Transpose", ["w"], ["t"], perm=[0, 0]), helper.make_node("MatMul", ["x", "t"], ["y"])], None),
+        ([helper.make_node("Conv", ["x", "w"], ["y"])], {"w": np.float32(1.0)}),
+        ([helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": np.ones((7, 3), np.float32)}),
+    ],
+    ids=["order_twice", "filter_without_dimensions", "sizes_differ"],
+)
+def test_a_graph_that_contradicts_itself_is_not_quantized(tmp_path, capsys, nodes, constants):
+    onnx.save(model(nodes, constants), tmp_path / "model.onnx")
+    assert main(["quantize", str(tmp_path / "model.onnx"), str(tmp_path / "out.onnx"), "--activations", "none"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error.rstrip("\n").isprintable()
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_the_first_inputs_of_the_fuzzer_break_nothing(tmp_path):
+    fuzzer = pathlib.Path(__file__).parents[2] / "fuzz/onnx_fuzz.py"
+    result = subprocess.run([sys.executable, fuzzer, "--runs", "600", "--crashes", tmp_path], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_what_is_no_file_is_not_opened(tmp_path, capsys):

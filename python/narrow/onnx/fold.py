@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..errors import InvalidArgument
 from .graph import Graph, attribute
 
 
@@ -17,7 +18,10 @@ def fold_constants(graph: Graph) -> int:
         if value is None:
             continue
         if node.op_type == "Transpose":
-            value = np.transpose(value, attribute(node, "perm"))
+            order = attribute(node, "perm", range(value.ndim)[::-1])
+            if sorted(order) != list(range(value.ndim)):
+                raise InvalidArgument(f"the order {list(order)} of {node.name!r} is none of {value.ndim} dimensions")
+            value = np.transpose(value, order)
         name = graph.add_initializer(f"{node.output[0]}_folded", value)
         for reader in graph.consumers(node.output[0]):
             for index, read in enumerate(reader.input):
@@ -43,7 +47,11 @@ def fold_batch_norms(graph: Graph) -> int:
         if weight is None or any(part is None for part in parts) or (len(conv.input) > 2 and bias is None):
             continue
         gamma, beta, mean, variance = (part.astype(np.float64) for part in parts)
-        factor = gamma / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
+        variance = variance + attribute(node, "epsilon", 1e-5)
+        vectors = (gamma, beta, mean, variance, *([] if bias is None else [bias]))
+        if weight.ndim < 3 or any(part.shape != weight.shape[:1] for part in vectors) or not np.all(variance > 0):
+            continue  # the runtime's to refuse
+        factor = gamma / np.sqrt(variance)
         new_weight = (weight.astype(np.float64) * factor.reshape(-1, *[1] * (weight.ndim - 1))).astype(weight.dtype)
         new_bias = ((0.0 if bias is None else bias.astype(np.float64)) - mean) * factor + beta
         graph.replace_input(conv, 1, graph.add_initializer(f"{conv.input[1]}_folded", new_weight))

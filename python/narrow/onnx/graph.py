@@ -5,18 +5,25 @@ from __future__ import annotations
 import math
 import os
 import stat
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ..errors import InvalidArgument, Unsupported
 
 #: The IR version that an opset's types need: fp8 came with 9, int4 with 10, float4 with 11.
 _IR_VERSIONS = ((23, 11), (21, 10), (19, 9))
+
+#: What passes read of a node without asking whether it is there.
+_LEAST_INPUTS = dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "Conv", "ConvTranspose", "MatMul", "Gemm", "Add"), 2)
+_LEAST_INPUTS |= {"MatMulNBits": 3, "BatchNormalization": 5, "Identity": 1, "Transpose": 1}
+_ATTRIBUTE_TYPES = dict.fromkeys(("axis", "block_size", "output_dtype", "transB", "bits", "N", "K"), AttributeProto.INT)
+_ATTRIBUTE_TYPES |= {"perm": AttributeProto.INTS, "epsilon": AttributeProto.FLOAT}
 
 
 def load(model: onnx.ModelProto | str | os.PathLike[str]) -> onnx.ModelProto:
@@ -29,13 +36,16 @@ def load(model: onnx.ModelProto | str | os.PathLike[str]) -> onnx.ModelProto:
     if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
         raise InvalidArgument(f"{path} is no file")
     try:
-        read = onnx.load(path, load_external_data=False)
-        _check_locations(read)
-        onnx.load_external_data_for_model(read, os.path.dirname(path))
-        _check_sizes(read)
-        onnx.checker.check_model(path)  # by its path: a graph of more than 2 GB cannot be checked in memory
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of onnx, about keys in the file that it does not know
+            read = onnx.load(path, load_external_data=False)
+            _check_locations(read)
+            onnx.load_external_data_for_model(read, os.path.dirname(path))
+            _check_sizes(read)
+            _check_nodes(read)
+            onnx.checker.check_model(path)  # by its path: a graph of more than 2 GB cannot be checked in memory
     except Exception as error:  # protobuf has no common base class for what it throws
-        raise InvalidArgument(f"{path} is no ONNX model that can be read: {_one_line(error)}") from None
+        raise InvalidArgument(f"{path} is no ONNX model that can be read: {one_line(error)}") from None
     if not read.graph.node:
         raise InvalidArgument(f"{path} is an ONNX model without a node")
     newest = onnx.defs.onnx_opset_version()
@@ -67,7 +77,19 @@ def _check_sizes(model: onnx.ModelProto) -> None:
             raise ValueError(f"{tensor.name!r} has {len(tensor.raw_data)} bytes, and its shape {list(tensor.dims)} takes {expected}")
 
 
-def _one_line(error: Exception) -> str:
+def _check_nodes(model: onnx.ModelProto) -> None:
+    """What passes look at without asking. onnx's checker sees to its own operators, not to those of other domains, whatever their names."""
+    for node in model.graph.node:
+        if len(node.input) < _LEAST_INPUTS.get(node.op_type, 0) or not node.output:
+            raise ValueError(f"the {node.op_type} {node.name!r} has {len(node.input)} inputs and {len(node.output)} outputs")
+        for found in node.attribute:
+            if found.ref_attr_name:
+                raise ValueError(f"{found.name!r} of {node.name!r} refers to the attribute of a function, and is in none")
+            if found.type != _ATTRIBUTE_TYPES.get(found.name, found.type):
+                raise ValueError(f"{found.name!r} of {node.name!r} is no {AttributeProto.AttributeType.Name(_ATTRIBUTE_TYPES[found.name])}")
+
+
+def one_line(error: Exception) -> str:
     """The first sentence of another library, without what it quotes from the file in control characters."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return "".join(c if c.isprintable() else "?" for c in lines[0])[:200]
@@ -114,16 +136,19 @@ class Graph:
         return list(self._consumers.get(name, ()))
 
     def constant(self, name: str) -> np.ndarray | None:
-        """The value of an initializer or of a Constant node; None for everything else."""
+        """The value of an initializer or of a Constant node; None for everything else, texts among it."""
         if name in self._arrays:
             return self._arrays[name]
         node = self.producer(name)
         tensor = self.initializers.get(name)
         if tensor is None and node is not None and node.op_type == "Constant":
             tensor = attribute(node, "value")
-        if tensor is None:
+        if tensor is None or tensor.data_type == TensorProto.STRING:
             return None
-        self._arrays[name] = numpy_helper.to_array(tensor)
+        try:
+            self._arrays[name] = numpy_helper.to_array(tensor)
+        except Exception as error:  # of onnx and numpy, each its own
+            raise InvalidArgument(f"the constant {name!r} cannot be read: {one_line(error)}") from None
         return self._arrays[name]
 
     def fresh(self, name: str) -> str:
@@ -173,7 +198,7 @@ class Graph:
             converted = onnx.version_converter.convert_version(self.model, version)
         except Exception as error:  # the converter throws plain RuntimeErrors
             raise Unsupported(
-                f"the model has opset {self.opset}, these types need {version}, and onnx cannot convert it: {error}"
+                f"the model has opset {self.opset}, these types need {version}, and onnx cannot convert it: {one_line(error)}"
             ) from None
         self.model.CopyFrom(converted)
         self.__init__(self.model)

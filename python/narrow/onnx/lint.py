@@ -162,7 +162,7 @@ def _weight_axis(graph: Graph) -> _Found:
         scale = graph.constant(dequantize.input[1])
         codes = graph.constant(dequantize.input[0])
         rank = codes.ndim if codes is not None else None
-        if scale is None or scale.size == 1 or rank is None:
+        if scale is None or scale.size == 1 or not rank:
             continue
         wanted = {"Conv": 0, "ConvTranspose": 1, "MatMul": rank - 1, "Gemm": 0 if attribute(node, "transB", 0) else 1}[node.op_type]
         axis = attribute(dequantize, "axis", 1)
@@ -179,7 +179,7 @@ def _int4_blocks(graph: Graph) -> _Found:
         if pair.type != "int4" or not pair.is_weight:
             continue
         codes, block, axis = graph.constant(pair.node.input[0]), attribute(pair.node, "block_size", 0), attribute(pair.node, "axis", 1)
-        if codes is None or pair.scale is None:
+        if codes is None or codes.ndim == 0 or pair.scale is None:
             continue
         axis = (axis + codes.ndim) % codes.ndim
         if block not in (64, 128):
@@ -248,7 +248,7 @@ def _concat_has_one_scale(graph: Graph) -> _Found:
         scales = [graph.constant(source.input[1]) for source in (_source(graph, name) for name in node.input) if source is not None]
         if scales and len(scales) < len(node.input):
             yield node, WARNING, "some of its inputs have Q/DQ and some have not"
-        elif len({float(scale.reshape(-1)[0]) for scale in scales if scale is not None}) > 1:
+        elif len({float(scale.reshape(-1)[0]) for scale in scales if scale is not None and scale.size > 0}) > 1:
             yield node, WARNING, "its inputs have different scales, so they are scaled again before they are joined"
 
 

@@ -18,7 +18,7 @@ from ..quantization import QuantizedTensor, Scheme
 from ..quantization import quantize as quantize_tensor
 from .calibrate import calibrate
 from .fold import fold_batch_norms, fold_constants
-from .graph import Graph, attribute, channels_back, channels_first, load
+from .graph import Graph, attribute, channels_back, channels_first, load, one_line
 
 TARGETS = ("tensorrt", "ort")
 _ELEMENTS = {"int8": np.int8, "uint8": np.uint8, "fp8_e4m3": ml_dtypes.float8_e4m3fn, "int4": ml_dtypes.int4, "uint4": ml_dtypes.uint4}
@@ -153,8 +153,8 @@ def _layers(graph: Graph, config: QuantizeConfig) -> list[_Layer]:
         if weight is None or weight.dtype not in (np.float32, np.float16) or _ignored(config, node.name, node.input[1]):
             continue
         if node.op_type == "Conv":
-            if _block_of(config.weights) is not None:
-                continue  # blocks are defined for matrices
+            if _block_of(config.weights) is not None or weight.ndim < 3:
+                continue  # blocks are defined for matrices, and a filter has a place to lie at
             found.append(_Layer(node, 0, weight, False))
         elif weight.ndim == 2:
             is_transposed = node.op_type == "Gemm" and attribute(node, "transB", 0) == 1
@@ -376,10 +376,12 @@ def _replace_by_n_bits(graph: Graph, layer: _Layer, scheme: Scheme, block: int) 
 
 
 def _check(model: onnx.ModelProto) -> None:
-    if any(node.domain == "com.microsoft" for node in model.graph.node):
-        onnx.checker.check_model(model)  # its shapes are onnxruntime's to infer
-    else:
-        onnx.checker.check_model(model, full_check=True)
+    """What the checker has against the result was in the model already: types and shapes that contradict each other."""
+    shapes_are_known = not any(node.domain == "com.microsoft" for node in model.graph.node)  # the others are onnxruntime's to infer
+    try:
+        onnx.checker.check_model(model, full_check=shapes_are_known)
+    except Exception as error:  # the checker and the inference have an exception each, and plain ValueErrors
+        raise InvalidArgument(f"the graph contradicts itself: {one_line(error)}") from None
 
 
 def _write(model: onnx.ModelProto, path: str) -> None:
