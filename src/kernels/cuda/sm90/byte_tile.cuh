@@ -60,9 +60,9 @@ struct ByteTile {
                                 : kStrips == 1 && kCount <= 32 && !kScalesOfB                     ? Loop::kPipelined
                                 : kStrips == 1 && kCount >= 64 && kScalesOfB                      ? Loop::kTurns
                                                                                                   : Loop::kFree;
-  /// Large block-scaled tiles of e4m3 are faster where copies start with pauses between them: from two producers, each of which fills every
-  /// other stage, that are not elected. Small tiles would wait for them; the other scalings and formats have not been compared.
-  static constexpr bool kSpacedCopies = kTileScales && kPair == BytePair::kE4m3E4m3 && !kSwapped && kTileM >= 128 && kTileN >= 128;
+  /// Large promoted tiles of e4m3 are faster where copies start with pauses between them: from two producers, each of which fills every
+  /// other stage, that are not elected. Small tiles would wait for them; 1x128 x 1x128 and the other formats have not been compared.
+  static constexpr bool kSpacedCopies = kLoop == Loop::kFree && kPair == BytePair::kE4m3E4m3 && kTileM >= 128 && kTileN >= 128;
   static constexpr unsigned kProducers = kSpacedCopies ? 2 : 1;
   static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kCopiedBytes = kStageBytes + (kScalesOfA ? kTileM * 4 : 0) + (kScalesOfB ? kTileN * 4 : 0);
