@@ -16,6 +16,7 @@ struct ByteOutput {
   bool rows_end_with_d;  ///< no group's last rows are followed by another's
   bool boxed;            ///< boxes of 16 rows x 128 bytes of D leave by tensor copies; no residual, no activation but relu
   bool plain;            ///< boxed, and no bias, activation or zero points
+  bool storer;           ///< the stores of whole tiles are started by a thread of its own: where thread blocks have several tiles
   bool col32;            ///< D lies in stripes of 32 columns
   std::int64_t d_rows;   ///< of col32
 };

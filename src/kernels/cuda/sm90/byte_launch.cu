@@ -129,6 +129,7 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
                 .rows_end_with_d = problem.grouping == ByteGrouping::kNone,
                 .boxed = boxed,
                 .plain = plain,
+                .storer = boxed && (!known || plan.tiles > workers),
                 .col32 = problem.d_is_col32,
                 .d_rows = problem.m};
   params.b_scales = problem.b_scales;

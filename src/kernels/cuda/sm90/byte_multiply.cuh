@@ -84,6 +84,13 @@ struct Consumer {
     wgmma_commit();
   }
 
+  /// The sum that is promoted as the j-th: those of one row, then those of the other. Neighbouring instructions then have the same factor,
+  /// and every other one takes it from the operand that the one before kept: registers are what they and the tensor cores compete for.
+  template <int kCount>
+  static constexpr int promoted(int j) {
+    return j % (kCount / 2) / 2 * 4 + j / (kCount / 2) * 2 + j % 2;
+  }
+
   __device__ void multiply_direct(Sums& sums, int blocks) {
     shared.full[at.stage].wait(at.parity);
     pin(sums[0]);
@@ -118,7 +125,10 @@ struct Consumer {
     const auto promote = [&](float(&from)[kCount], const BlockFactors<T>& its) {
       pin(from);
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) sums[i] = T::kOuter ? sums[i] + from[i] : __fmaf_rn(from[i], its.of[0][i / 2 % 2][0], sums[i]);
+      for (int j = 0; j < kCount; ++j) {
+        const int i = promoted<kCount>(j);
+        sums[i] = T::kOuter ? sums[i] + from[i] : __fmaf_rn(from[i], its.of[0][i / 2 % 2][0], sums[i]);
+      }
     };
     const auto step = [&](float(&now)[kCount], const BlockFactors<T>& its, float(&then)[kCount], BlockFactors<T>& next_its) {
       Position next = at;
@@ -211,7 +221,8 @@ struct Consumer {
         pin(accumulators);
         if (strip == kLast) release(at.stage);
 #pragma unroll
-        for (int i = 0; i < T::kCount; ++i) {  // promotion
+        for (int j = 0; j < T::kCount; ++j) {  // promotion
+          const int i = promoted<T::kCount>(j);
           const float factor = factors.of[strip][i / 2 % 2][BlockFactors<T>::column(i / 32)];
           float& sum = sums[strip][i];
           if constexpr (T::kOuter)

@@ -15,7 +15,8 @@ namespace {
 
 //         name                         tile    cluster  cycles of a block: promoted, direct; of the end
 constexpr std::array kConfigs = {
-    ByteConfig{"256x128_cluster_1x2", 256, 128, 1, 2, 1440, 1400, 2900},
+    ByteConfig{"256x128", 256, 128, 1, 1, 1350, 1350, 2700},
+    ByteConfig{"256x128_cluster_1x2", 256, 128, 1, 2, 1260, 1260, 3900},
     ByteConfig{"128x256_cluster_2x1", 128, 256, 2, 1, 1300, 1200, 3500},
     ByteConfig{"128x256_cluster_2x1_col32", 128, 256, 2, 1, 1350, 1350, 5600, TileUse::kCol32},
     ByteConfig{"128x192_cluster_2x1", 128, 192, 2, 1, 1075, 1075, 2200},

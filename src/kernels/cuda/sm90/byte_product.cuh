@@ -3,7 +3,7 @@
 ///
 /// Mapping:  persistent thread blocks. Producer threads, one or two, copy k blocks of 128 of A and B (and their scales) by TMA into a ring
 ///           of stages; two consumer warpgroups multiply them by wgmma, each its own part of the tile. In clusters of two the thread blocks
-///           lie side by side and each loads half of the operand they share for both.
+///           lie side by side and each loads half of the operand they share for both. A thread more, the storer, may start the stores.
 /// Scales:   integers, and fp8 in the tensor cores' own sums, stay in the accumulators until all of k is added up. Else wgmma sums 128 of
 ///           k into fresh accumulators, which are then promoted, sum = fma(accumulator, factor, sum), into fp32 registers:
 ///           factor = scale of A's row * scale of B's block. Other products run meanwhile (TileForm, Loop).
@@ -182,11 +182,28 @@ __device__ StripPlace place_of_group(const ByteParams& p, const BytePiece& piece
           along_k ? 0 : static_cast<std::int64_t>(piece.group) * p.n};
 }
 
+__device__ constexpr int bytes_of(DType out) {
+  return out == DType::kF32 || out == DType::kI32 ? 4 : (out == DType::kF16 || out == DType::kBf16 ? 2 : 1);
+}
+
 /// Whether this thread starts its warp's stores, the same one every time.
 template <class T>
 __device__ bool starts_stores(int lane) {
   return T::kSpacedCopies ? lane == 0 : is_elected();
 }
+
+/// How D's boxes lie in a warp's part of a tile: of at most 128 bytes in a row, kSums of a thread's sums each; several are staged before
+/// one fence, and leave together.
+template <class T, int kElementBytes>
+struct BoxesOf {
+  static constexpr int kSums = std::min(T::kCount, 64 / kElementBytes), kPerStrip = T::kCount / kSums, kAll = T::kStrips * kPerStrip;
+  static constexpr int kTogether = kAll <= T::kBoxes ? kAll : std::max(1, T::kBoxes / 2), kSlots = T::kBoxes / kTogether;
+  static constexpr bool kWholeRows = kSums * 2 * kElementBytes == 128;
+  static constexpr bool kStored = T::kStorer && kWholeRows && kAll <= T::kBoxes;  ///< the storer can take them: a whole tile is staged
+};
+
+/// Whether a box of D leaves by a tensor copy.
+__device__ inline bool leaves_as_box(const ByteOutput& out, int rows) { return !out.col32 && (rows >= 16 || out.rows_end_with_d); }
 
 /// The sums of a tile to D, box by box through the slots (`slots` used so far) of the warp's staging memory, which earlier stores may still
 /// be reading.
@@ -209,15 +226,20 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
     return;
   }
   if constexpr (!T::kSwapped) {
-    // Boxes of at most 128 bytes in a row, kSums of a thread's sums each; several are staged before one fence, and leave together.
     const auto put = [&]<DType kOut, bool kPlain>() {
-      constexpr int kElementBytes = kOut == DType::kF32 || kOut == DType::kI32 ? 4 : (kOut == DType::kI8 ? 1 : 2);  // kI8: any byte
-      constexpr int kSums = std::min(T::kCount, 64 / kElementBytes), kPerStrip = T::kCount / kSums, kAll = T::kStrips * kPerStrip;
-      constexpr int kTogether = kAll <= T::kBoxes ? kAll : std::max(1, T::kBoxes / 2), kSlots = T::kBoxes / kTogether;
+      constexpr int kElementBytes = bytes_of(kOut);
+      using Boxes = BoxesOf<T, kElementBytes>;
+      constexpr int kSums = Boxes::kSums, kPerStrip = Boxes::kPerStrip, kAll = Boxes::kAll, kTogether = Boxes::kTogether;
+      constexpr int kSlots = Boxes::kSlots;
+      const bool stored = Boxes::kStored && p.out.storer;
 #pragma unroll
       for (int from = 0; from < kAll; from += kTogether) {
-        std::byte* const slot = staging + slots++ % kSlots * (kTogether * kStagingBytes);
-        if (starts_stores<T>(lane)) wait_stores_read<kSlots - 1>();
+        std::byte* const slot = staging + (stored ? 0 : slots % kSlots) * (kTogether * kStagingBytes);
+        ++slots;
+        if (stored)
+          shared.stored[group].wait(slots);  // for the tile before; of the first one for the phase before the barrier's first
+        else if (starts_stores<T>(lane))
+          wait_stores_read<kSlots - 1>();
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < kTogether; ++i) {
@@ -238,12 +260,17 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
         for (int i = 0; i < kTogether; ++i) {
           const int strip = (from + i) / kPerStrip, column = part.column + (from + i) % kPerStrip * kSums * 2;
           const int rows = part.rows - first_of(strip);
-          if (kSums * 2 * kElementBytes != 128 || p.out.col32 || (rows < 16 && !p.out.rows_end_with_d))
+          if (!Boxes::kWholeRows || !leaves_as_box(p.out, rows))
             store_box<kElementBytes, kSums * 2>(p.out, part.row + first_of(strip), rows, column, slot + i * kStagingBytes);
-          else if (starts_stores<T>(lane))
+          else if (!stored && starts_stores<T>(lane))
             copy_box_out(d, column, static_cast<int>(part.row) + first_of(strip), slot + i * kStagingBytes);
         }
-        if (starts_stores<T>(lane)) commit_stores();
+        if (stored) {
+          __syncwarp();
+          if (lane == 0) shared.staged[group].arrive();
+        } else if (starts_stores<T>(lane)) {
+          commit_stores();
+        }
       }
     };
     // Plain results are the common ones: their code is straight, without the jumps over all that it does not do.
@@ -264,6 +291,35 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
       choose.template operator()<true>();
     else
       choose.template operator()<false>();
+  }
+}
+
+/// The storer: one thread, which starts the stores of the tiles that the warpgroups have staged.
+template <class T, int kElementBytes>
+__device__ void store_tiles(const ByteParams& p, const CUtensorMap& d, const ByteShared<T>& shared) {
+  using Boxes = BoxesOf<T, kElementBytes>;
+  RingPosition<T::kNotes> note;
+  wait_for_earlier_kernels();
+  for (unsigned tile = 0;; ++tile, note.advance()) {
+    shared.noted[note.stage].wait(note.parity);
+    const PieceNote& told = shared.notes[note.stage];
+    if (told.last) return;
+#pragma unroll 1
+    for (int group = 0; group < T::kConsumers; ++group) {
+      const StripPlace part = place_of_group<T>(p, told.piece, told.place, group);
+      shared.staged[group].wait(tile);
+#pragma unroll 1
+      for (int i = 0; i < 4 * Boxes::kAll; ++i) {  // the boxes of four warps
+        const int box = i % Boxes::kAll, first = box / Boxes::kPerStrip * 64 + i / Boxes::kAll * 16;
+        if (leaves_as_box(p.out, part.rows - first))
+          copy_box_out(d, part.column + box % Boxes::kPerStrip * Boxes::kSums * 2, static_cast<int>(part.row) + first,
+                       shared.staging + (group * 4 * T::kBoxes + i / Boxes::kAll * T::kBoxes + box) * kStagingBytes);
+      }
+      commit_stores();
+    }
+    shared.read[note.stage].arrive();
+    wait_stores_read<0>();
+    for (int group = 0; group < T::kConsumers; ++group) shared.stored[group].arrive();
   }
 }
 
@@ -335,15 +391,23 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const int rank = T::kCluster == 1 ? 0 : static_cast<int>(cluster_rank());
   const int worker = static_cast<int>(blockIdx.x) / T::kCluster;
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
+  const int element_bytes = bytes_of(p.out.epilogue.out);
+  const bool storer = p.out.storer && (element_bytes == 2   ? BoxesOf<T, 2>::kStored
+                                       : element_bytes == 1 ? BoxesOf<T, 1>::kStored
+                                                            : BoxesOf<T, 4>::kStored);
   if (warp == 0 && is_elected()) {
     for (int stage = 0; stage < T::kStages; ++stage) {
       shared.full[stage].init(T::kTileScales ? 2 : 1);
       shared.empty[stage].init((T::kLoop == Loop::kAlternate ? 1 : T::kConsumers) * 4 * T::kCluster);
     }
-    for (int group = 0; group < T::kConsumers; ++group) shared.turn[group].init(4);
+    for (int group = 0; group < T::kConsumers; ++group) {
+      shared.turn[group].init(4);
+      shared.staged[group].init(4);
+      shared.stored[group].init(1);
+    }
     for (int note = 0; note < T::kNotes; ++note) {
       shared.noted[note].init(1);
-      shared.read[note].init(T::kConsumers * 4);
+      shared.read[note].init(T::kConsumers * 4 + (storer ? 1 : 0));
     }
     if (parted) {
       const int part = static_cast<int>(blockIdx.x) % p.schedule.parts;
@@ -364,6 +428,14 @@ __global__ void __launch_bounds__(T::kThreads, 1)
       if (thread == 0 || thread == 32) produce<T>(p, a, b, sa, sb, sa4, shared, worker, rank, thread / 32);
     } else {
       if (warp == T::kConsumers * 4 && is_elected()) produce<T>(p, a, b, sa, sb, sa4, shared, worker, rank, 0);
+    }
+    if constexpr (T::kStorer) {
+      if (storer && warp == T::kConsumers * 4 + 3 && is_elected()) {
+        if (element_bytes == 2)
+          store_tiles<T, 2>(p, d, shared);
+        else
+          store_tiles<T, 1>(p, d, shared);
+      }
     }
   } else {
     take_registers<232>();

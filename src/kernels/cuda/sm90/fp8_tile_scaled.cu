@@ -9,7 +9,7 @@ std::span<const ByteInstance> fp8_tile_scaled() {
   using enum BytePair;
   using enum TileForm;
   static const ByteInstance instances[] = {
-      instance<ByteTile<256, 128, 3, Share::kA>>("256x128_cluster_1x2"),
+      instance<ByteTile<256, 128, 3, Share::kNothing>>("256x128"),
       instance<ByteTile<128, 192, 4, Share::kB>>("128x192_cluster_2x1"),
       instance<ByteTile<128, 192, 4, Share::kNothing>>("128x192"),
       instance<ByteTile<128, 128, 5, Share::kNothing>>("128x128"),
