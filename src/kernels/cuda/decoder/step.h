@@ -28,11 +28,12 @@ struct StepLayer {
 };
 
 /// What the products of one kind share. Its chunks, in the order of memory, are dealt to `workers` thread blocks in equal runs; a run that
-/// covers a row of chunks in part gives a part of its 64 sums, and whoever reads them adds the parts in order.
+/// covers a row of chunks in part gives a part of its 64 sums. Parts 0 and 1 are added to the first of two vectors of results, parts 2 and
+/// 3 to the second: two addends to a zero give the same bits in either order. Whoever reads the results adds the vectors.
 struct StepShape {
   int n = 0, k = 0;
   int row_chunks = 0, depth_chunks = 0, workers = 0;
-  float* parts = nullptr;  ///< [most parts of a row of chunks][pitch]
+  float* results = nullptr;  ///< [vectors][pitch], zeros before the first step
   int pitch = 0;
 
   NARROW_HOST_DEVICE int chunks() const { return row_chunks * depth_chunks; }
@@ -50,21 +51,24 @@ struct StepShape {
   }
 };
 
-constexpr int kStepFewParts = 2, kStepMostParts = 4;
+constexpr int kStepMostParts = 4;
 
 /// A worker's run of a product's chunks.
 struct StepRun {
   int begin = 0, count = 0;
+  int slots = 0;                           ///< of the ring that its chunks take
   int row = 0, rows = 0;                   ///< rows of chunks that it touches
   int depth = 0;                           ///< the first chunk's place in its row
   int part = 0;                            ///< which part of its first row it has; of the others, the first
   int columns_begin = 0, columns_end = 0;  ///< chunks of x that it needs
 
-  NARROW_HOST_DEVICE static StepRun of(const StepShape& shape, int worker) {
+  /// `unit`: chunks in a slot.
+  NARROW_HOST_DEVICE static StepRun of(const StepShape& shape, int worker, int unit) {
     StepRun run;
     if (worker >= shape.workers) return run;
     run.begin = shape.begin_of(worker);
     run.count = shape.begin_of(worker + 1) - run.begin;
+    run.slots = (run.count + unit - 1) / unit;
     run.row = run.begin / shape.depth_chunks;
     run.depth = run.begin - run.row * shape.depth_chunks;
     run.rows = (run.depth + run.count - 1) / shape.depth_chunks + 1;
@@ -86,8 +90,9 @@ struct StepEncoding {
   int integer_offset = 0;  ///< of signed integers: 2^(bits-1)
 };
 
-/// Consumer threads: groups of four warps.
-constexpr int kStepGroups = 4, kStepConsumers = kStepGroups * 128, kStepThreads = kStepConsumers + 32;
+/// Consumer threads: groups of two warps, each of which has 32 rows of a chunk. Producers: two threads of a warpgroup with few registers.
+constexpr int kStepGroups = 8, kStepGroupWarps = 2, kStepConsumers = kStepGroups * kStepGroupWarps * 32;
+constexpr int kStepProducers = 2, kStepThreads = kStepConsumers + 128;
 /// The stream's largest size: four values of it are a thread's at a time, up to four times.
 constexpr int kStepMostHidden = kStepConsumers * 16;
 
@@ -106,10 +111,11 @@ struct StepParams {
   StepShape shapes[kStepKinds];
   StepEncoding encoding;          ///< of the layers; the head is dense, in the type of x
   int unit = 1;                   ///< chunks of the layers in a slot of the ring; the head's slots have one
-  int slots = 0, head_slots = 0;  ///< multiples of kStepGroups: a slot is always the same group's
-  int ahead = 1, head_ahead = 1;  ///< slots that are under way at a time
+  int slots = 0, head_slots = 0;  ///< multiples of kStepGroups: a slot is always the same group's, and producer's
+  int gap = 0;                    ///< slots that may be under way between products, of later ones
   int most_rows = 0;              ///< rows of chunks that a worker's run touches at most
   int widest = 0;                 ///< the largest k, padded to chunks
+  int vectors = 1;                ///< of results: two where rows have more than two parts
 
   int heads = 0, kv_heads = 0, head_dim = 0, splits = 1;
   CacheKind cache_kind = CacheKind::kFp16;
@@ -125,8 +131,6 @@ struct StepParams {
 
   float* softmaxes = nullptr;         ///< [heads][splits][softmax_pitch]: values, largest score, total
   std::uint32_t* arrivals = nullptr;  ///< two words, zero before the first step: arrivals so far, and those of earlier steps
-  const float* zeros = nullptr;       ///< four
-  bool few_parts = false;             ///< no row of chunks has more than kStepFewParts
   float* logits = nullptr;
 };
 

@@ -39,7 +39,8 @@ __device__ inline void load_eight(const float* from, float (&x)[8]) {
 }
 
 template <CacheKind kKind, int kHeads, typename Wait>
-__device__ inline void attend_step(const StepParams& p, const StepShared& shared, const StepLayer& w, int layer, const Wait& wait_for_qkv) {
+__device__ inline void attend_step(const StepParams& p, const StepShared& shared, const StepLayer& w, int layer, const CacheView& cache,
+                                   int position, const Wait& wait_for_qkv) {
   constexpr int kWarps = kStepConsumers / 32, kAhead = kHeads == 1 && kKind != CacheKind::kFp32 ? 4 : 2;
   const int splits = p.splits, kv = static_cast<int>(blockIdx.x) / splits, split = static_cast<int>(blockIdx.x) % splits;
   if (kv >= p.kv_heads) return wait_for_qkv();
@@ -53,8 +54,7 @@ __device__ inline void attend_step(const StepParams& p, const StepShared& shared
             own = warp % share_of_warps * (32 / lanes) + lane / lanes;
   const bool works = pass < passes, has_elements = element < head_dim;
 
-  const CacheView cache = *p.cache;
-  const int position = *p.position, first = w.window > 0 ? max(0, position + 1 - w.window) : 0;
+  const int first = w.window > 0 ? max(0, position + 1 - w.window) : 0;
   const int share = (position - first + splits - 1) / splits, begin = first + split * share, stop = min(position, begin + share);
   const std::int64_t keys = cache.row(layer, 0, p.kv_heads, kv, 0), values = cache.row(layer, 1, p.kv_heads, kv, 0);
   Eight<kKind> raw_keys[kAhead], raw_values[kAhead];
@@ -76,11 +76,12 @@ __device__ inline void attend_step(const StepParams& p, const StepShared& shared
   wait_for_qkv();
 
   // The group's queries, then the key and the value: rows of q, k, v of which this key head's are taken.
-  const StepResults qkv = results_of(p, shared, kStepQkv);
+  const StepResults qkv = results_of(p, kStepQkv);
   for (int i = thread * 4; i < (group + 2) * head_dim; i += kStepConsumers * 4) {
     const int head = i / head_dim;
     const int from = head < group ? kv * group + head : p.heads + (head == group ? kv : p.kv_heads + kv);
-    *reinterpret_cast<float4*>(memory + i) = qkv.load<kStepMostParts>(from * head_dim + i % head_dim);
+    const int column = from * head_dim + i % head_dim;
+    *reinterpret_cast<float4*>(memory + i) = p.vectors == 1 ? qkv.load<1>(column) : qkv.load<2>(column);
   }
   consumers_sync();
   turn_heads(p, w, shared.turns, group, memory);
@@ -145,18 +146,26 @@ __device__ inline void attend_step(const StepParams& p, const StepShared& shared
     if (lane == 0) warp_largest[warp * kHeads + h] = sums.largest[h], warp_totals[warp * kHeads + h] = sums.total[h];
   }
   consumers_sync();
-  for (int i = thread; i < group * head_dim; i += kStepConsumers) {
+  // Four lanes for a value: each joins every fourth of the head's warps.
+  for (int base = 0; base < group * head_dim; base += kStepConsumers / 4) {
+    const int i = min(base + thread / 4, group * head_dim - 1);
     const int g = i / head_dim, d = i % head_dim, begin_warp = g / kHeads * share_of_warps, h = g % kHeads;
     float largest = kLowest, total = 0.0f, value = 0.0f;
-    for (int s = begin_warp; s < begin_warp + share_of_warps; ++s) largest = fmaxf(largest, warp_largest[s * kHeads + h]);
-    for (int s = begin_warp; s < begin_warp + share_of_warps; ++s) {
+    for (int s = begin_warp + thread % 4; s < begin_warp + share_of_warps; s += 4) largest = fmaxf(largest, warp_largest[s * kHeads + h]);
+    largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
+    for (int s = begin_warp + thread % 4; s < begin_warp + share_of_warps; s += 4) {
       const float factor = exp2f(warp_largest[s * kHeads + h] - largest);
       total += warp_totals[s * kHeads + h] * factor;
       value += warp_values[(s * kHeads + h) * head_dim + d] * factor;
     }
-    float* to = p.softmaxes + static_cast<std::int64_t>((kv * group + g) * splits + split) * softmax_pitch(head_dim);
-    __stcg(to + d, value);
-    if (d == 0) __stcg(to + (head_dim + 3) / 4 * 4, largest), __stcg(to + (head_dim + 3) / 4 * 4 + 1, total);
+    total = group_sum(total, 4);
+    value = group_sum(value, 4);
+    if (thread % 4 == 0 && base + thread / 4 < group * head_dim) {
+      float* to = p.softmaxes + static_cast<std::int64_t>((kv * group + g) * splits + split) * softmax_pitch(head_dim);
+      __stcg(to + d, value);
+      if (d == 0) __stcg(to + (head_dim + 3) / 4 * 4, largest), __stcg(to + (head_dim + 3) / 4 * 4 + 1, total);
+    }
   }
 }
 

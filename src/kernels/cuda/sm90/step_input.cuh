@@ -18,36 +18,25 @@ __device__ inline float consumers_sum(float value, float* shared) {
 
 __device__ inline float4 add(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 
-/// What a product gave, in parts that other thread blocks wrote.
+/// What a product gave: vectors that thread blocks added their parts to.
 struct StepResults {
-  const float* parts;
+  const float* vectors;
   int pitch;
-  const std::uint8_t* counts;  ///< of parts, per row of chunks
-  const float* zeros;          ///< four, read in place of parts that there are not: no branch keeps loads from going out together
 
-  /// Four neighbours, of kParts parts at most.
-  template <int kParts>
+  /// Four neighbours.
+  template <int kVectors>
   __device__ float4 load(int column) const {
-    const int count = counts[column / kChunkRows];
-    float4 part[kParts];
-#pragma unroll
-    for (int i = 0; i < kParts; ++i)
-      part[i] =
-          __ldcg(reinterpret_cast<const float4*>(i == 0 || i < count ? parts + static_cast<std::int64_t>(i) * pitch + column : zeros));
-#pragma unroll
-    for (int i = 1; i < kParts; ++i) part[0] = add(part[0], part[i]);
-    return part[0];
+    float4 sum = __ldcg(reinterpret_cast<const float4*>(vectors + column));
+    if constexpr (kVectors == 2) sum = add(sum, __ldcg(reinterpret_cast<const float4*>(vectors + pitch + column)));
+    return sum;
   }
 };
-__device__ inline StepResults results_of(const StepParams& p, const StepShared& shared, int kind) {
-  int rows = 0;
-  for (int i = 0; i < kind; ++i) rows += p.shapes[i].row_chunks;
-  return {p.shapes[kind].parts, p.shapes[kind].pitch, shared.parts + rows, p.zeros};
-}
+__device__ inline StepResults results_of(const StepParams& p, int kind) { return {p.shapes[kind].results, p.shapes[kind].pitch}; }
 
-/// Rounds columns 4 lane .. 4 lane + 3 of a chunk of x to 16 bits, and sums what they are then over 32 columns, or 16.
+/// Rounds columns 4 lane .. 4 lane + 3 of a chunk of x to 16 bits, and sums what they are then over columns that share
+/// a scale.
 template <bool kBf16, bool kSums>
-__device__ inline void store_input(const StepShared& shared, int step_shift, int chunk, float4 v) {
+__device__ inline void store_input(const StepShared& shared, int sum_columns, int chunk, float4 v) {
   const int lane = static_cast<int>(threadIdx.x) % 32, column = lane * 4;
   std::uint32_t pair[2];
   float sum;
@@ -63,21 +52,21 @@ __device__ inline void store_input(const StepShared& shared, int step_shift, int
     sum = (low.x + low.y) + (high.x + high.y);
   }
   const int step = column / 16, r = column / 8 % 2, t = column % 8 / 2;
-  std::uint32_t* to = shared.x + chunk * 64 + step * 8 + t * 2 + r;
+  std::uint32_t* to = shared.x + chunk * 64 + step / 2 * 16 + t * 4 + step % 2 * 2 + r;
   to[0] = pair[0];
-  to[2] = pair[1];
+  to[4] = pair[1];
   if constexpr (kSums) {
-    const int columns = StepShared::sum_columns(step_shift);
     sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
     sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
-    if (columns == 32) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 4);
-    if (column % columns == 0) shared.x_sums[(chunk * kChunkDepth + column) / columns] = sum;
+    if (sum_columns > 16) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 4);
+    if (sum_columns > 32) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 8), sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 16);
+    if (column % sum_columns == 0) shared.x_sums[(chunk * kChunkDepth + column) / sum_columns] = sum;
   }
 }
 
 /// x[chunk] = make(first column of the lane) for the chunks that the run needs, kAtOnce of a warp's at a time.
 template <bool kBf16, bool kSums, int kAtOnce, typename Make>
-__device__ inline void make_input(const StepShared& shared, int step_shift, const StepRun& run, int k, const Make& make) {
+__device__ inline void make_input(const StepShared& shared, int sum_columns, const StepRun& run, int k, const Make& make) {
   constexpr int kWarps = kStepConsumers / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, end = run.columns_end;
 #pragma unroll 1
@@ -91,13 +80,13 @@ __device__ inline void make_input(const StepShared& shared, int step_shift, cons
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
-      if (base + i * kWarps < end) store_input<kBf16, kSums>(shared, step_shift, base + i * kWarps, v[i]);
+      if (base + i * kWarps < end) store_input<kBf16, kSums>(shared, sum_columns, base + i * kWarps, v[i]);
   }
 }
 
 /// x = RMSNorm(stream), after what `added` gave is added to the stream where `adds`. The norm's weights are read before wait().
-template <bool kBf16, bool kSums, int kQuads, int kParts, typename Wait>
-__device__ inline void norm_input(const StepShared& shared, int step_shift, int hidden, float epsilon, const StepResults& added, bool adds,
+template <bool kBf16, bool kSums, int kQuads, int kVectors, typename Wait>
+__device__ inline void norm_input(const StepShared& shared, int sum_columns, int hidden, float epsilon, const StepResults& added, bool adds,
                                   const float* weight, const Wait& wait) {
   const auto column_of = [](int i) { return (static_cast<int>(threadIdx.x) + i * kStepConsumers) * 4; };
   float4 v[kQuads], w[kQuads];
@@ -109,7 +98,7 @@ __device__ inline void norm_input(const StepShared& shared, int step_shift, int 
   wait();
 #pragma unroll
   for (int i = 0; i < kQuads; ++i)
-    if (column_of(i) < hidden && adds) v[i] = added.load<kParts>(column_of(i));
+    if (column_of(i) < hidden && adds) v[i] = added.load<kVectors>(column_of(i));
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < kQuads; ++i)
@@ -120,12 +109,12 @@ __device__ inline void norm_input(const StepShared& shared, int step_shift, int 
       sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
     }
   sum = consumers_sum(sum, shared.reduced);
-  const float r = 1.0f / sqrtf(sum / static_cast<float>(hidden) + epsilon);
+  const float r = rsqrtf(__fdividef(sum, static_cast<float>(hidden)) + epsilon);
   const int padded = (hidden + kChunkDepth - 1) / kChunkDepth * kChunkDepth;
 #pragma unroll
   for (int i = 0; i < kQuads; ++i)
     if (column_of(i) < padded)
-      store_input<kBf16, kSums>(shared, step_shift, column_of(i) / kChunkDepth,
+      store_input<kBf16, kSums>(shared, sum_columns, column_of(i) / kChunkDepth,
                                 {v[i].x * r * w[i].x, v[i].y * r * w[i].y, v[i].z * r * w[i].z, v[i].w * r * w[i].w});
 }
 __device__ inline float silu_times(float gate, float up) { return __fdividef(gate, 1.0f + __expf(-gate)) * up; }

@@ -11,7 +11,7 @@ namespace {
 
 using namespace sm90;
 
-constexpr int kMostShared = 232448, kSlotBytes = 9216, kAheadBytes = 32768;
+constexpr int kMostShared = 232448, kSlotBytes = 10240, kGapBytes = 20480;
 
 constexpr auto kLists = {step_integers, step_floats, step_dense};
 
@@ -70,10 +70,10 @@ bool has_step_cache(CacheKind kind) { return kind == CacheKind::kFp32 || kind ==
 
 bool plan_step(StepParams& p) {
   p.most_rows = p.widest = 0;
-  p.few_parts = true;
+  p.vectors = 1;
   for (const StepShape& shape : p.shapes) {
     p.widest = std::max(p.widest, shape.depth_chunks * kChunkDepth);
-    p.few_parts = p.few_parts && most_parts(shape) <= kStepFewParts;
+    if (most_parts(shape) > 2) p.vectors = 2;
     for (int worker = 0; worker < shape.workers; ++worker) {
       const int rows = (shape.begin_of(worker + 1) - 1) / shape.depth_chunks - shape.begin_of(worker) / shape.depth_chunks + 1;
       p.most_rows = std::max(p.most_rows, rows);
@@ -89,8 +89,7 @@ bool plan_step(StepParams& p) {
   };
   grow(p.slots);
   grow(p.head_slots);
-  p.ahead = std::clamp(kAheadBytes / (p.unit * p.encoding.chunk_bytes), 2, p.slots);
-  p.head_ahead = std::clamp(kAheadBytes / StepShared::kHeadBytes, 2, p.head_slots);
+  p.gap = kGapBytes / (p.unit * p.encoding.chunk_bytes);
   return true;
 }
 

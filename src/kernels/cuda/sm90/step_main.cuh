@@ -2,8 +2,8 @@
 /// A decode step of one sequence as one kernel.
 ///
 /// Mapping:  one thread block per multiprocessor, all there at once. A step is a list of phases with grid barriers between them: per layer
-///           q, k, v; attention; o; gate, up; down; then the head. One thread streams the weights of all phases through shared memory and
-///           stops at no barrier (step_ring.cuh); 16 warps make each phase's input, multiply, and hand their sums to the next phase.
+///           q, k, v; attention; o; gate, up; down; then the head. Two threads stream the weights of all phases through shared memory and
+///           stop at no barrier (step_ring.cuh); 16 warps make each phase's input, multiply, and hand their sums to the next phase.
 /// Requires: compute capability 9.0, a cooperative launch of at most one thread block per multiprocessor.
 /// Bound:    the bytes of the weights.
 
@@ -50,17 +50,28 @@ struct StepFinish {
   }
 };
 
-/// Adds up the groups' sums, and gives them to the next phase. `finish`: of the thread's first result.
+/// Adds up the groups' sums, and adds them to the results that the next phase reads. `finish`: of the thread's first result.
 __device__ inline void store_results(const StepShared& shared, const StepShape& shape, const StepRun& run, const StepProduct& product,
                                      StepFinish finish) {
   consumers_sync();
   for (int i = static_cast<int>(threadIdx.x); i < run.rows * kChunkRows; i += kStepConsumers) {
     if (i >= kStepConsumers) finish = StepFinish(product, shape, run, i);
     const float* from = shared.partials + i / kChunkRows * kStepGroups * kChunkRows + i % kChunkRows;
-    const float sum = ((from[0] + from[64]) + from[128]) + from[192];
-    const int part = i < kChunkRows ? run.part : 0;
-    __stcg(shape.parts + static_cast<std::int64_t>(part) * shape.pitch + run.row * kChunkRows + i, sum * finish.factor + finish.bias);
+    float sum = from[0];
+#pragma unroll
+    for (int group = 1; group < kStepGroups; ++group) sum += from[group * kChunkRows];
+    const int vector = i < kChunkRows ? run.part / 2 : 0;
+    float* to = shape.results + static_cast<std::int64_t>(vector) * shape.pitch + run.row * kChunkRows + i;
+    atomicAdd(to, sum * finish.factor + finish.bias);
   }
+}
+
+/// Sets a product's results to zero again. Its readers are done, and a barrier comes before its next writers, where the phase of a kind
+/// clears those of the kind two products away, and the first layer's o those of the head.
+__device__ inline void clear_results(const StepParams& p, int kind) {
+  const StepShape& shape = p.shapes[kind];
+  for (int i = static_cast<int>(blockIdx.x * kStepConsumers + threadIdx.x); i < p.vectors * shape.pitch; i += gridDim.x * kStepConsumers)
+    __stcg(shape.results + i, 0.0f);
 }
 
 template <class D, bool kBf16>
@@ -69,19 +80,17 @@ __global__ void __launch_bounds__(kStepThreads, 1) decode_step(const __grid_cons
   const StepShared shared(memory, p);
   const int thread = static_cast<int>(threadIdx.x), hidden = p.shapes[kStepQkv].k;
   if (thread == 0) {
-    for (int slot = 0; slot < p.slots; ++slot) shared.full[slot].init(1), shared.empty[slot].init(4);
-    for (int slot = 0; slot < p.head_slots; ++slot) shared.head_full[slot].init(1), shared.head_empty[slot].init(4);
+    for (int slot = 0; slot < p.slots; ++slot) shared.full[slot].init(1), shared.empty[slot].init(kStepGroupWarps);
+    for (int slot = 0; slot < p.head_slots; ++slot) shared.head_full[slot].init(1), shared.head_empty[slot].init(kStepGroupWarps);
+    shared.handover->init(kStepProducers);
     fence_barriers();
   }
-  if (thread < kStepKinds) shared.runs[thread] = StepRun::of(p.shapes[thread], static_cast<int>(blockIdx.x));
+  const StepWindow window{shared.window};
+  if (thread == 0) window.open(0);
+  if (thread < kStepKinds)
+    shared.runs[thread] = StepRun::of(p.shapes[thread], static_cast<int>(blockIdx.x), thread == kStepHead ? 1 : p.unit);
   for (int i = thread; i < p.layer_count * static_cast<int>(sizeof(StepLayer) / 8); i += kStepThreads)
     reinterpret_cast<std::uint64_t*>(shared.layers)[i] = reinterpret_cast<const std::uint64_t*>(p.layers)[i];
-  std::uint8_t* parts = shared.parts;
-  for (int kind = 0; kind < kStepKinds; ++kind) {
-    for (int row = thread; row < p.shapes[kind].row_chunks; row += kStepThreads)
-      parts[row] = static_cast<std::uint8_t>(p.shapes[kind].parts_of(row));
-    parts += p.shapes[kind].row_chunks;
-  }
   const int half = p.head_dim / 2;
   for (int i = thread; i < half; i += kStepThreads) {
     shared.turns[i] = p.cosine[std::int64_t{*p.position} * half + i];
@@ -91,15 +100,21 @@ __global__ void __launch_bounds__(kStepThreads, 1) decode_step(const __grid_cons
     shared.stream[i] = load_value(p.embedding, p.embedding_type, std::int64_t{*p.token} * hidden + i);
   __syncthreads();
   if (threadIdx.x >= kStepConsumers) {
-    if (threadIdx.x == kStepConsumers) produce_step(p, shared);
+    give_registers<32>();
+    const int worker = (thread - kStepConsumers) / 32;
+    if (thread % 32 == 0 && worker < kStepProducers) produce_step(p, shared, worker);
     return;
   }
+  take_registers<112>();
   constexpr bool kSums = D::kKind == WeightKind::kInteger;
   using Dense = Decoder<WeightKind::kDense, 16>;
-  const int step_shift = p.encoding.step_shift;
+  const StepScales scales = scales_of(p.encoding);
+  const int sum_columns = steps_of(scales) * 16;
   StepBarrier barrier(p.arrivals);
   StepCursor at;
   const StepOperand operand = operand_of(p.encoding);
+  const CacheView cache = *p.cache;
+  const int position = *p.position;
 #pragma unroll 1
   for (int phase = 0; phase <= kStepHead * p.layer_count; ++phase) {
     const int layer = phase / kStepHead, kind = layer == p.layer_count ? kStepHead : phase % kStepHead;
@@ -113,44 +128,59 @@ __global__ void __launch_bounds__(kStepThreads, 1) decode_step(const __grid_cons
     };
     if (kind == kStepO) {
       wait();
-      make_input<kBf16, kSums, 1>(shared, step_shift, run, shape.k, [&](int column) { return load_mixed(p, column); });
+      make_input<kBf16, kSums, 1>(shared, sum_columns, run, shape.k, [&](int column) { return load_mixed(p, column); });
     } else if (kind == kStepDown) {
       wait();
-      const auto gate = [&]<int kParts, int kAtOnce>(std::integer_sequence<int, kParts, kAtOnce>) {
-        const StepResults from = results_of(p, shared, kStepGateUp);
-        make_input<kBf16, kSums, kAtOnce>(shared, step_shift, run, shape.k, [&](int column) {
-          const float4 g = from.load<kParts>(column), u = from.load<kParts>(shape.k + column);
+      const auto gate = [&]<int kVectors, int kAtOnce>(std::integer_sequence<int, kVectors, kAtOnce>) {
+        const StepResults from = results_of(p, kStepGateUp);
+        make_input<kBf16, kSums, kAtOnce>(shared, sum_columns, run, shape.k, [&](int column) {
+          const float4 g = from.load<kVectors>(column), u = from.load<kVectors>(shape.k + column);
           return float4{silu_times(g.x, u.x), silu_times(g.y, u.y), silu_times(g.z, u.z), silu_times(g.w, u.w)};
         });
       };
-      if (p.few_parts)
-        gate(std::integer_sequence<int, kStepFewParts, 3>{});
+      if (p.vectors == 1)
+        gate(std::integer_sequence<int, 1, 3>{});
       else
-        gate(std::integer_sequence<int, kStepMostParts, 1>{});
+        gate(std::integer_sequence<int, 2, 1>{});
     } else {
-      const StepResults added = results_of(p, shared, kind == kStepGateUp ? kStepO : kStepDown);
+      const StepResults added = results_of(p, kind == kStepGateUp ? kStepO : kStepDown);
       const float* weight = kind == kStepHead ? p.final_norm : (kind == kStepQkv ? w.attention_norm : w.mlp_norm);
-      const auto norm = [&]<int kQuads, int kParts>(std::integer_sequence<int, kQuads, kParts>) {
-        norm_input<kBf16, kSums, kQuads, kParts>(shared, step_shift, hidden, p.epsilon, added, phase > 0, weight, wait);
+      const auto norm = [&]<int kQuads, int kVectors>(std::integer_sequence<int, kQuads, kVectors>) {
+        norm_input<kBf16, kSums, kQuads, kVectors>(shared, sum_columns, hidden, p.epsilon, added, phase > 0, weight, wait);
       };
-      if (p.few_parts && hidden <= kStepMostHidden / 2)
-        norm(std::integer_sequence<int, 2, kStepFewParts>{});
+      if (p.vectors == 1 && hidden <= kStepMostHidden / 2)
+        norm(std::integer_sequence<int, 2, 1>{});
       else
-        norm(std::integer_sequence<int, 4, kStepMostParts>{});
+        norm(std::integer_sequence<int, 4, 2>{});
     }
+    if (kind != kStepHead) clear_results(p, (kind + 2) % kStepHead);
+    if (phase == kStepO) clear_results(p, kStepHead);
     consumers_sync();
+    if (thread == 0) window.open(phase);
     if (kind == kStepHead) at.restart();
     const StepSlots layers{p.unit, p.encoding.chunk_bytes, p.slots, shared.full, shared.empty},
         ring = kind == kStepHead ? StepSlots{1, StepShared::kHeadBytes, p.head_slots, shared.head_full, shared.head_empty} : layers;
-    if (D::kKind == WeightKind::kDense || kind == kStepHead) {
-      multiply_run<Dense, kBf16, StepScales::kRow>(shared, ring, at, run, shape.depth_chunks, operand);
-    } else if (operand.scale == ChunkScale::kNone) {
-      multiply_run<D, kBf16, StepScales::kRow>(shared, ring, at, run, shape.depth_chunks, operand);
-    } else if (!has_sixteen(D::kBits) || step_shift > 4) {
-      multiply_run<D, kBf16, StepScales::kBlocks>(shared, ring, at, run, shape.depth_chunks, operand);
-    } else if constexpr (has_sixteen(D::kBits)) {
-      multiply_run<D, kBf16, StepScales::kSixteen>(shared, ring, at, run, shape.depth_chunks, operand);
-    }
+    const auto multiply = [&]<class One, StepScales kScales, bool kZeros>() {
+      multiply_run<One, kBf16, kScales, kZeros>(shared, ring, at, run, shape.depth_chunks, operand);
+    };
+    const auto multiply_scaled = [&]<bool kZeros>() {
+      if (scales == StepScales::kRow) multiply.template operator()<D, StepScales::kRow, kZeros>();
+      else if (scales == StepScales::kChunk) multiply.template operator()<D, StepScales::kChunk, kZeros>();
+      else if (scales == StepScales::kBlocks) multiply.template operator()<D, StepScales::kBlocks, kZeros>();
+      if constexpr (has_sixteen(D::kBits))
+        if (scales == StepScales::kSixteen) multiply.template operator()<D, StepScales::kSixteen, kZeros>();
+      if constexpr (!kZeros)
+        if (scales == StepScales::kPacked32) multiply.template operator()<D, StepScales::kPacked32, kZeros>();
+      if constexpr (!kZeros && has_sixteen(D::kBits))
+        if (scales == StepScales::kPacked16) multiply.template operator()<D, StepScales::kPacked16, kZeros>();
+    };
+    if (D::kKind == WeightKind::kDense || kind == kStepHead)
+      multiply.template operator()<Dense, StepScales::kRow, false>();
+    else if constexpr (D::kKind == WeightKind::kInteger)
+      operand.zero_offset != 0 ? multiply_scaled.template operator()<true>() : multiply_scaled.template operator()<false>();
+    else if constexpr (D::kKind == WeightKind::kFloat)
+      multiply_scaled.template operator()<false>();
+    if (thread == 0) window.close(phase);
     store_results(shared, shape, run, product, finish);
     barrier.arrive();
     if (kind == kStepQkv) {
@@ -158,9 +188,9 @@ __global__ void __launch_bounds__(kStepThreads, 1) decode_step(const __grid_cons
       const auto attend = [&]<CacheKind kCache>(std::integral_constant<CacheKind, kCache>) {
         if (p.cache_kind != kCache) return;
         if (p.heads == p.kv_heads)
-          attend_step<kCache, 1>(p, shared, w, layer, wait);
+          attend_step<kCache, 1>(p, shared, w, layer, cache, position, wait);
         else
-          attend_step<kCache, 2>(p, shared, w, layer, wait);
+          attend_step<kCache, 2>(p, shared, w, layer, cache, position, wait);
       };
       attend(std::integral_constant<CacheKind, CacheKind::kFp32>{});
       attend(std::integral_constant<CacheKind, CacheKind::kFp16>{});
@@ -170,10 +200,10 @@ __global__ void __launch_bounds__(kStepThreads, 1) decode_step(const __grid_cons
   }
   barrier.wait();
   const StepShape& head = p.shapes[kStepHead];
-  const StepResults logits = results_of(p, shared, kStepHead);
+  const StepResults logits = results_of(p, kStepHead);
   for (int row = (static_cast<int>(blockIdx.x) * kStepConsumers + static_cast<int>(threadIdx.x)) * 4; row < head.n;
        row += static_cast<int>(gridDim.x) * kStepConsumers * 4) {
-    const float4 v = logits.load<kStepMostParts>(row);
+    const float4 v = p.vectors == 1 ? logits.load<1>(row) : logits.load<2>(row);
     const float four[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i)
