@@ -112,6 +112,7 @@ struct StepParams {
   StepEncoding encoding;          ///< of the layers; the head is dense, in the type of x
   int unit = 1;                   ///< chunks of the layers in a slot of the ring; the head's slots have one
   int slots = 0, head_slots = 0;  ///< multiples of kStepGroups: a slot is always the same group's, and producer's
+  int ahead = 0;                  ///< slots that may be under way, a multiple of the producers
   int gap = 0;                    ///< slots that may be under way between products, of later ones
   int most_rows = 0;              ///< rows of chunks that a worker's run touches at most
   int widest = 0;                 ///< the largest k, padded to chunks

@@ -12,6 +12,8 @@ namespace {
 using namespace sm90;
 
 constexpr int kMostShared = 232448, kSlotBytes = 10240, kGapBytes = 20480;
+/// Bytes of 8-bit weights under way: those keep up with memory, which gives less to more requests; others want all of the ring.
+constexpr int kEightBitsAhead = 65536;
 
 constexpr auto kLists = {step_integers, step_floats, step_dense};
 
@@ -89,7 +91,10 @@ bool plan_step(StepParams& p) {
   };
   grow(p.slots);
   grow(p.head_slots);
-  p.gap = kGapBytes / (p.unit * p.encoding.chunk_bytes);
+  const int slot_bytes = p.unit * p.encoding.chunk_bytes;
+  p.gap = kGapBytes / slot_bytes;
+  p.ahead = p.slots;
+  if (p.encoding.bits == 8) p.ahead = std::clamp(kEightBitsAhead / slot_bytes, kStepProducers, p.slots) / kStepProducers * kStepProducers;
   return true;
 }
 

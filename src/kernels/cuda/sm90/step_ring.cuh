@@ -81,10 +81,11 @@ struct StepWindow {
 /// The copies into every kStepProducers-th slot of a ring, by one thread.
 class StepProducer {
  public:
-  /// gap: slots of its own that may be under way where the window is closed.
-  __device__ StepProducer(std::byte* ring, int slot_bytes, int slots, Barrier* full, Barrier* empty, StepWindow window, int first, int gap)
-      : ring_(ring), slot_bytes_(slot_bytes), slots_(slots), gap_(gap), full_(full), empty_(empty), window_(window), turn_(first),
-        slot_(first), landed_(first) {}
+  /// Slots of its own that may be under way, at most all: ahead, and gap where the window is closed.
+  __device__ StepProducer(std::byte* ring, int slot_bytes, int slots, Barrier* full, Barrier* empty, StepWindow window, int first, int ahead,
+                          int gap)
+      : ring_(ring), slot_bytes_(slot_bytes), slots_(slots), ahead_(ahead), gap_(gap), full_(full), empty_(empty), window_(window),
+        turn_(first), slot_(first), landed_(first) {}
 
   __device__ void copy(const std::uint8_t* chunks, const StepRun& run, int unit, int chunk_bytes, int phase) {
     const int count = unit == 1 ? run.count : run.slots;
@@ -97,7 +98,7 @@ class StepProducer {
       full_[slot_].arrive_expecting(bytes);
       copy_bulk_once(ring_ + slot_ * slot_bytes_, from, bytes, full_[slot_]);
       next(slot_, parity_);
-      if (++under_way_ == slots_ / kStepProducers) land();  // before its slot's next round
+      if (++under_way_ == ahead_) land();  // before its slot's next round
     }
     turn_ -= count;
   }
@@ -121,7 +122,7 @@ class StepProducer {
   }
 
   std::byte* ring_;
-  int slot_bytes_, slots_, gap_;
+  int slot_bytes_, slots_, ahead_, gap_;
   Barrier *full_, *empty_;
   StepWindow window_;
   int turn_;  ///< slots that it lets pass before its next one, of those that no product has taken yet
@@ -132,15 +133,16 @@ class StepProducer {
 __device__ inline void produce_step(const StepParams& p, const StepShared& shared, int worker) {
   const int unit = p.unit, chunk_bytes = p.encoding.chunk_bytes;
   const StepWindow window{shared.window};
-  const int gap = (p.gap + worker) / kStepProducers;
-  StepProducer layers(shared.ring, unit * chunk_bytes, p.slots, shared.full, shared.empty, window, worker, gap);
+  const int ahead = p.ahead / kStepProducers, gap = (p.gap + worker) / kStepProducers;
+  StepProducer layers(shared.ring, unit * chunk_bytes, p.slots, shared.full, shared.empty, window, worker, ahead, gap);
   for (int layer = 0; layer < p.layer_count; ++layer)
     for (int kind = 0; kind < kStepHead; ++kind)
       layers.copy(shared.layers[layer].products[kind].chunks, shared.runs[kind], unit, chunk_bytes, layer * kStepHead + kind);
   layers.drain();
   shared.handover->arrive();
   shared.handover->wait(0);
-  StepProducer head(shared.ring, StepShared::kHeadBytes, p.head_slots, shared.head_full, shared.head_empty, window, worker, 1);
+  StepProducer head(shared.ring, StepShared::kHeadBytes, p.head_slots, shared.head_full, shared.head_empty, window, worker,
+                    p.head_slots / kStepProducers, 1);
   head.copy(p.head.chunks, shared.runs[kStepHead], 1, StepShared::kHeadBytes, p.layer_count * kStepHead);
 }
 
