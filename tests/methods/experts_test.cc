@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include "io/files.h"
+#include "methods/answers.h"
 #include "methods/channel_links.h"
 #include "model/router.h"
 #include "model/small_model.h"
@@ -36,26 +37,7 @@ class Experts : public testing::TestWithParam<std::string> {
     for (unsigned seed = 0; seed < windows; ++seed) windows_.push_back(test::random_tokens(length, 96, seed));
   }
   fs::path in() const { return place_ / "in"; }
-  std::vector<float> logits(const fs::path& path) const {
-    const Model model = open_model(path);
-    std::vector<float> all;
-    for (const auto& window : windows_) {
-      KvCache cache = model.make_cache();
-      const Sequence sequence{window, &cache};
-      const Tensor y = model.forward({&sequence, 1});
-      all.insert(all.end(), y.as<float>(), y.as<float>() + y.size());
-    }
-    return all;
-  }
-  double error(const fs::path& path) const {
-    const std::vector<float> x = logits(in()), y = logits(path);
-    double noise = 0.0, signal = 0.0;
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      noise += std::pow(static_cast<double>(x[i] - y[i]), 2);
-      signal += std::pow(static_cast<double>(x[i]), 2);
-    }
-    return noise / signal;
-  }
+  double error(const fs::path& path) const { return test::answer_error(in(), path, windows_); }
   MethodReport quantized(const char* out, const char* scheme, const char* method, const MethodRun& how = {}) const {
     const MethodReport report =
         quantize_checkpoint(in(), place_ / out, Recipe::of(scheme), Method::parse(method), {.windows = windows_}, how);
@@ -65,7 +47,7 @@ class Experts : public testing::TestWithParam<std::string> {
   std::string router() const { return fmt::format("model.layers.0.{}.gate.weight", GetParam() == "mixtral" ? "block_sparse_moe" : "mlp"); }
 
   test::TemporaryDirectory place_;
-  std::vector<std::vector<std::int32_t>> windows_;
+  test::Windows windows_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Architectures, Experts, testing::Values("mixtral", "qwen3_moe"));

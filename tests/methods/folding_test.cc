@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "io/files.h"
+#include "methods/answers.h"
 #include "methods/outlier_model.h"
 #include "methods/rotation.h"
 #include "model/small_model.h"
@@ -18,27 +19,7 @@ class Folding : public testing::Test {
     test::write_decoder(place_ / "in", decoder);
     for (unsigned seed = 0; seed < 6; ++seed) windows_.push_back(test::random_tokens(40, 96, seed));
   }
-  std::vector<float> logits(const fs::path& path) const {
-    const Model model = open_model(path);
-    std::vector<float> all;
-    for (const auto& window : windows_) {
-      KvCache cache = model.make_cache();
-      const Sequence sequence{window, &cache};
-      const Tensor y = model.forward({&sequence, 1});
-      all.insert(all.end(), y.as<float>(), y.as<float>() + y.size());
-    }
-    return all;
-  }
-  /// The relative squared error of the logits.
-  double error(const fs::path& path, std::string_view base = "in") const {
-    const std::vector<float> x = logits(place_ / base), y = logits(path);
-    double noise = 0.0, signal = 0.0;
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      noise += std::pow(static_cast<double>(x[i] - y[i]), 2);
-      signal += std::pow(static_cast<double>(x[i]), 2);
-    }
-    return noise / signal;
-  }
+  double error(const fs::path& path, std::string_view base = "in") const { return test::answer_error(place_ / base, path, windows_); }
   fs::path quantized(std::string_view input, const std::string& recipe, const std::string& method) {
     const fs::path out = place_ / fmt::format("out{}", ++count_);
     quantize_checkpoint(place_ / input, out, Recipe::of(recipe), Method::parse(method), {.windows = windows_});
@@ -57,7 +38,7 @@ class Folding : public testing::Test {
     return "accepted";
   }
   test::TemporaryDirectory place_;
-  std::vector<std::vector<std::int32_t>> windows_;
+  test::Windows windows_;
   int count_ = 0, entries_ = 1;
 };
 
