@@ -89,50 +89,49 @@ TEST(DeviceGptq, IdentityHessianRoundsToNearest) {
   }
 }
 
-/// With the CPU's own factor only sums over blocks are rounded otherwise: the codes of the first block are the CPU's.
-TEST(DeviceGptq, FirstBlockOfTheSameFactorHasTheCpusCodes) {
-  NARROW_REQUIRE_DEVICE();
+/// Calls `check(w, factor, input, what)` for odd shapes in both orders of columns, where the device's input has the CPU's own factor.
+template <typename Check>
+void with_the_cpus_factor(Method method, const Check& check) {
   const OwnedStream stream;
   for (const auto& [n, k] : {std::pair{70, 128}, {33, 100}, {5, 7}}) {
     const Tensor w = test::random_values(DType::kF32, {n, k}, 2, 0.1f);
     const std::vector<double> moment = test::moment_of(test::correlated_inputs(600, k));
     for (const bool act_order : {false, true}) {
+      method.act_order = act_order;
       const HessianFactor factor = *Hessian(moment, k).factor(0.01, act_order);
-      DeviceInput input(DeviceHessian(moment, k, kDevice, stream), {.gptq = true, .act_order = act_order});
+      DeviceInput input(DeviceHessian(moment, k, kDevice, stream), method);
       ASSERT_TRUE(input.factor);
       copy_bytes(input.factor->upper.data(), factor.upper.data(), factor.upper.size() * sizeof(float), stream);
       synchronize(stream);
-      for (const char* name : kSchemes)
-        EXPECT_TRUE(
-            same(fit_on_device(w, Scheme::parse(name), input).quantized, quantize_columns(w, Scheme::parse(name), &factor, false, {})))
-            << name << (act_order ? " in order of energy, " : ", ") << n << " x " << k;
+      check(w, factor, input, fmt::format("{} x {}{}", n, k, act_order ? ", in order of energy" : ""));
     }
   }
+}
+
+/// With the CPU's own factor only sums over blocks are rounded otherwise: the codes of the first block are the CPU's.
+TEST(DeviceGptq, FirstBlockOfTheSameFactorHasTheCpusCodes) {
+  NARROW_REQUIRE_DEVICE();
+  with_the_cpus_factor({.gptq = true}, [](const Tensor& w, const HessianFactor& factor, const DeviceInput& input, const std::string& what) {
+    for (const char* name : kSchemes)
+      EXPECT_TRUE(
+          same(fit_on_device(w, Scheme::parse(name), input).quantized, quantize_columns(w, Scheme::parse(name), &factor, false, {})))
+          << name << ", " << what;
+  });
 }
 
 /// Scales are searched by the same sums then, so that they are the CPU's too. With act-order blocks have theirs beforehand.
 TEST(DeviceGptq, ClipFindsTheCpusScalesForTheSameFactor) {
   NARROW_REQUIRE_DEVICE();
-  const OwnedStream stream;
-  for (const auto& [n, k] : {std::pair{70, 128}, {33, 100}, {5, 7}}) {
-    const Tensor w = test::random_values(DType::kF32, {n, k}, 2, 0.1f);
-    const std::vector<double> moment = test::moment_of(test::correlated_inputs(600, k));
-    for (const bool act_order : {false, true}) {
-      const HessianFactor factor = *Hessian(moment, k).factor(0.01, act_order);
-      DeviceInput input(DeviceHessian(moment, k, kDevice, stream), {.gptq = true, .clip = true, .act_order = act_order});
-      ASSERT_TRUE(input.factor);
-      copy_bytes(input.factor->upper.data(), factor.upper.data(), factor.upper.size() * sizeof(float), stream);
-      synchronize(stream);
-      for (const char* name :
-           {"int4:block128", "int4:row", "int3:block64", "int4:block32:asym", "int3:row:asym", "fp4_e2m1:row", "nvfp4", "mxfp4", "msfp12",
-            "int4:tensor", "int8:128x128", "int8:16x16", "nf4:block64", "int1:row", "int4:col", "fp8_e4m3:none"}) {
-        const QuantizedTensor expected = quantize_columns(w, Scheme::parse(name), &factor, true, {});
-        const QuantizedTensor made = fit_on_device(w, Scheme::parse(name), input).quantized;
-        EXPECT_TRUE(same(made, expected)) << name << (act_order ? " in order of energy, " : ", ") << n << " x " << k << ": "
-                                          << difference(made, expected) << " of the values differ";
-      }
-    }
-  }
+  with_the_cpus_factor(
+      {.gptq = true, .clip = true}, [](const Tensor& w, const HessianFactor& factor, const DeviceInput& input, const std::string& what) {
+        for (const char* name :
+             {"int4:block128", "int4:row", "int3:block64", "int4:block32:asym", "int3:row:asym", "fp4_e2m1:row", "nvfp4", "mxfp4", "msfp12",
+              "int4:tensor", "int8:128x128", "int8:16x16", "nf4:block64", "int1:row", "int4:col", "fp8_e4m3:none"}) {
+          const QuantizedTensor expected = quantize_columns(w, Scheme::parse(name), &factor, true, {});
+          const QuantizedTensor made = fit_on_device(w, Scheme::parse(name), input).quantized;
+          EXPECT_TRUE(same(made, expected)) << name << ", " << what << ": " << difference(made, expected) << " of the values differ";
+        }
+      });
 }
 
 /// Every way of choosing codes: the CPU's loss, and lower than without the step.
