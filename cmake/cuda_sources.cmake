@@ -67,6 +67,7 @@ add_library(narrow_sm90 OBJECT
   kernels/cuda/decoder/measure.cu
   kernels/cuda/decoder/place_heads.cu
   kernels/cuda/decoder/sample.cu
+  kernels/cuda/decoder/score.cu
   kernels/cuda/decoder/stream.cu
   kernels/cuda/sm90/bit_launch.cu
   kernels/cuda/sm90/byte_launch.cu

@@ -30,6 +30,7 @@ int launch_order_routes(const RouteOrder&, Stream) { refuse(); }
 int launch_gather_codes(const GatherCodes&, Stream) { refuse(); }
 int launch_combine_experts(const CombineExperts&, Stream) { refuse(); }
 int launch_sample(const SampleProblem&, Stream) { refuse(); }
+int launch_score(const ScoreProblem&, Stream) { refuse(); }
 int launch_random(void*, DType, std::int64_t, float, std::uint64_t, Stream) { refuse(); }
 int launch_read(const void*, std::int64_t, std::uint32_t*, Stream) { refuse(); }
 

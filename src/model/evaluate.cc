@@ -9,6 +9,9 @@
 
 #include "device/float_environment.h"
 #include "dispatch/attention.h"
+#include "model/cuda/device_decoder.h"
+#include "model/cuda/device_score.h"
+#include "model/weights.h"
 #include "narrow/error.h"
 
 namespace narrow {
@@ -24,45 +27,44 @@ struct Scores {
   std::int64_t agreements = 0;
 };
 
-/// Scores the logits of one batch; `base` is empty without a base model.
-void score(const TokenWindows& windows, std::size_t first, std::size_t last, const Tensor& logits, const Tensor* base, Scores& scores) {
-  struct Row {
-    std::int64_t row;
-    std::int32_t token;
-  };
-  std::vector<Row> rows;
-  std::int64_t row = 0;
-  for (std::size_t w = first; w < last; ++w, ++row)
-    for (std::size_t i = 1; i < windows[w].size(); ++i, ++row) rows.push_back({row, windows[w][i]});
-  const std::size_t offset = scores.nll.size();
-  scores.nll.resize(offset + rows.size());
-  if (base != nullptr)
-    for (std::vector<double>* list : {&scores.base_nll, &scores.kl, &scores.delta_p}) list->resize(offset + rows.size());
-  const std::int64_t vocabulary = logits.shape().back(), count = static_cast<std::int64_t>(rows.size());
+/// The sums of some rows, where the logits are.
+std::vector<model::RowSums> sums_of(const Tensor& x, const Tensor* y, const std::vector<model::LogitRow>& rows) {
+  if (!x.device().is_cpu()) return model::sums_on_device(x, y, rows);
+  std::vector<model::RowSums> result(rows.size());
+  const std::int64_t vocabulary = x.shape().back(), count = static_cast<std::int64_t>(rows.size());
   const LogitsKernel& kernel = find_logits();
-  std::int64_t agreements = 0;
-#pragma omp parallel reduction(+ : agreements)
+#pragma omp parallel
   {
     const FloatEnvironment environment;
 #pragma omp for schedule(static)
     for (std::int64_t i = 0; i < count; ++i) {
-      const Row& item = rows[static_cast<std::size_t>(i)];
-      const std::size_t place = offset + static_cast<std::size_t>(i);
-      const float* x = logits.as<float>() + item.row * vocabulary;
-      const LogitSums own = kernel.run(x, nullptr, vocabulary);
-      const double log_p = static_cast<double>(x[item.token]) - own.log_sum;
-      scores.nll[place] = -log_p;
-      if (base == nullptr) continue;
-      const float* b = base->as<float>() + item.row * vocabulary;
-      const LogitSums theirs = kernel.run(b, x, vocabulary);
-      const double base_log_p = static_cast<double>(b[item.token]) - theirs.log_sum;
-      scores.base_nll[place] = -base_log_p;
-      scores.kl[place] = std::max(0.0, theirs.difference - theirs.log_sum + own.log_sum);
-      scores.delta_p[place] = std::exp(log_p) - std::exp(base_log_p);
-      agreements += own.largest == theirs.largest ? 1 : 0;
+      const model::LogitRow& item = rows[static_cast<std::size_t>(i)];
+      const std::int64_t offset = item.row * vocabulary;
+      const float* row = x.as<float>() + offset;
+      result[static_cast<std::size_t>(i)] = {kernel.run(row, y != nullptr ? y->as<float>() + offset : nullptr, vocabulary),
+                                             row[item.token]};
     }
   }
-  scores.agreements += agreements;
+  return result;
+}
+
+/// Scores the logits of one batch; `base` is null without a base model.
+void score(const TokenWindows& windows, std::size_t first, std::size_t last, const Tensor& logits, const Tensor* base, Scores& scores) {
+  std::vector<model::LogitRow> rows;
+  std::int32_t row = 0;
+  for (std::size_t w = first; w < last; ++w, ++row)
+    for (std::size_t i = 1; i < windows[w].size(); ++i, ++row) rows.push_back({row, windows[w][i]});
+  const std::vector<model::RowSums> own = sums_of(logits, nullptr, rows);
+  const auto log_p = [](const model::RowSums& of) { return static_cast<double>(of.logit) - of.sums.log_sum; };
+  for (const model::RowSums& of : own) scores.nll.push_back(-log_p(of));
+  if (base == nullptr) return;
+  const std::vector<model::RowSums> theirs = sums_of(*base, &logits, rows);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    scores.base_nll.push_back(-log_p(theirs[i]));
+    scores.kl.push_back(std::max(0.0, theirs[i].sums.difference - theirs[i].sums.log_sum + own[i].sums.log_sum));
+    scores.delta_p.push_back(std::exp(log_p(own[i])) - std::exp(log_p(theirs[i])));
+    scores.agreements += own[i].sums.largest == theirs[i].sums.largest ? 1 : 0;
+  }
 }
 
 struct Mean {
@@ -110,8 +112,10 @@ Divergence divergence_of(Scores& scores) {
 /// One model reading windows, with caches that are used again.
 class Reader {
  public:
-  Reader(const Model& model, const Scheme& cache) : model_(model), scheme_(cache) {}
+  /// `stays`: a CUDA device's logits stay there.
+  Reader(const Model& model, const Scheme& cache, bool stays) : model_(model), scheme_(cache), stays_(stays) {}
 
+  /// The logits, valid until the next call.
   Tensor read(const TokenWindows& windows, std::size_t first, std::size_t last) {
     while (caches_.size() < last - first) caches_.push_back(model_.make_cache(scheme_));
     std::vector<Sequence> sequences;
@@ -119,13 +123,16 @@ class Reader {
       caches_[i - first].truncate(0);
       sequences.push_back({windows[i], &caches_[i - first]});
     }
+    if (const auto& decoder = model_.state().on_device; decoder && stays_) return decoder->forward_kept(sequences, logits_);
     return model_.forward(sequences);
   }
 
  private:
   const Model& model_;
   Scheme scheme_;
+  bool stays_;
   std::vector<KvCache> caches_;
+  Buffer logits_;  ///< on the device
 };
 
 }  // namespace
@@ -139,9 +146,11 @@ Evaluation evaluate(const Model& model, const TokenWindows& windows, const Evalu
                                       model.config().vocabulary, options.base->config().vocabulary));
   Evaluation result;
   Scores scores;
-  Reader reader(model, options.cache);
+  // Where both models are on one device and nobody else wants the logits, they are scored there.
+  const bool stays = !options.logits && (options.base == nullptr || options.base->device() == model.device());
+  Reader reader(model, options.cache, stays);
   std::optional<Reader> base;
-  if (options.base != nullptr) base.emplace(*options.base, options.cache);
+  if (options.base != nullptr) base.emplace(*options.base, options.cache, stays);
   std::int64_t read = 0;
   double nll = 0.0;
   for (std::size_t first = 0, last = 0; first < windows.size(); first = last) {

@@ -310,4 +310,16 @@ Tensor DeviceDecoder::forward(std::span<const Sequence> sequences, Logits logits
   return cuda::to_host(forward_on_device(sequences, logits, observer), stream_);
 }
 
+Tensor DeviceDecoder::forward_kept(std::span<const Sequence> sequences, Buffer& kept) const {
+  const std::lock_guard lock(mutex_);
+  const Tensor logits = forward_on_device(sequences, Logits::kAll, {});
+  if (kept.size() < logits.byte_size()) {
+    kept = {};  // before the larger one
+    kept = Buffer::allocate(logits.byte_size(), weights_.device);
+  }
+  cuda::copy_bytes(kept.data(), logits.data(), logits.byte_size(), stream_);
+  cuda::synchronize(stream_);
+  return view(kept, DType::kF32, logits.shape());
+}
+
 }  // namespace narrow::model

@@ -86,6 +86,8 @@ class DeviceDecoder {
   Tensor forward(std::span<const Sequence> sequences, Logits logits, const InputObserver& observer) const;
   /// The same; the logits stay on the device, valid until the next pass.
   Tensor forward_on_device(std::span<const Sequence> sequences, Logits logits, const InputObserver& observer) const;
+  /// Model::forward of all tokens; the logits are copied into `kept` on the device, which grows where it must. Waits.
+  Tensor forward_kept(std::span<const Sequence> sequences, Buffer& kept) const;
 
   /// The rows of some sequences in device memory, `upload`, which grows where it must. Waits.
   DeviceRows place_rows(std::span<const Sequence> sequences, Buffer& upload) const;

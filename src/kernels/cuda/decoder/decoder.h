@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/logits.h"
 #include "narrow/cuda.h"
 
 namespace narrow::cuda {
@@ -124,6 +125,19 @@ struct SampleProblem {
   std::int32_t steps = 0;             ///< rows of history
 };
 int launch_sample(const SampleProblem& problem, Stream stream);
+
+/// Of some rows of logits x the sums of kernels/logits.h, within fp32 rounding, and the logit of one token each.
+struct ScoreProblem {
+  const float* x = nullptr;  ///< [.., vocabulary]
+  const float* y = nullptr;  ///< of the same shape, or null
+  std::int64_t vocabulary = 0;
+  std::int64_t rows = 0;
+  const std::int32_t* rows_of = nullptr;  ///< [rows]: which they are
+  const std::int32_t* tokens = nullptr;   ///< [rows]
+  LogitSums* sums = nullptr;              ///< [rows]
+  float* logits = nullptr;                ///< [rows]
+};
+int launch_score(const ScoreProblem& problem, Stream stream);
 
 /// Independent values of a bell shape (the sum of four uniform ones), mean 0, of the given deviation; fp32, fp16 or bf16.
 int launch_random(void* y, DType type, std::int64_t count, float deviation, std::uint64_t seed, Stream stream);
