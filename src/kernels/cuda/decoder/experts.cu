@@ -122,20 +122,21 @@ __global__ void __launch_bounds__(kThreads) gather_codes(const GatherCodes p) {
     p.new_scales[block * p.new_scale_rows + to] = p.scales[block * p.scale_rows + from];
 }
 
-__global__ void __launch_bounds__(kThreads) combine_experts(const CombineExperts p) {
+/// A thread per four columns; a thread block has kThreads of them, so that one row keeps several busy.
+__global__ void __launch_bounds__(kThreads) combine_experts(const CombineExperts p, int blocks) {
   begin_after_earlier_kernels();
-  const std::int64_t row = blockIdx.x;
-  for (std::int64_t quad = threadIdx.x; quad < p.cols / 4; quad += kThreads) {
-    float4* to = reinterpret_cast<float4*>(p.stream + row * p.cols) + quad;
-    float4 sum = *to;
-    for (int choice = 0; choice < p.per_token; ++choice) {
-      const std::int64_t i = row * p.per_token + choice;
-      const float share = p.shares[i];
-      const float4 y = load_four(p.y, p.y_type, p.place_of[i] * p.cols + quad * 4);
-      sum = {sum.x + share * y.x, sum.y + share * y.y, sum.z + share * y.z, sum.w + share * y.w};
-    }
-    *to = sum;
+  const std::int64_t row = blockIdx.x / blocks, quad = std::int64_t{blockIdx.x % blocks} * kThreads + threadIdx.x;
+  if (quad >= p.cols / 4) return;
+  float4* to = reinterpret_cast<float4*>(p.stream + row * p.cols) + quad;
+  float4 sum = *to;
+#pragma unroll 4
+  for (int choice = 0; choice < p.per_token; ++choice) {
+    const std::int64_t i = row * p.per_token + choice;
+    const float share = p.shares[i];
+    const float4 y = load_four(p.y, p.y_type, p.place_of[i] * p.cols + quad * 4);
+    sum = {sum.x + share * y.x, sum.y + share * y.y, sum.z + share * y.z, sum.w + share * y.w};
   }
+  *to = sum;
 }
 
 }  // namespace
@@ -161,7 +162,8 @@ int launch_gather_codes(const GatherCodes& gather, Stream stream) {
 }
 
 int launch_combine_experts(const CombineExperts& combine, Stream stream) {
-  return launch_chained(combine_experts, combine.rows, kThreads, 0, 1, stream, combine);
+  const int blocks = static_cast<int>((combine.cols / 4 + kThreads - 1) / kThreads);
+  return launch_chained(combine_experts, combine.rows * blocks, kThreads, 0, 1, stream, combine, blocks);
 }
 
 }  // namespace narrow::cuda

@@ -53,7 +53,10 @@ BytePlan make_byte_plan(const ByteProblem& problem, int config, int parts, int m
   const std::int64_t rows = rows_per_group(problem), left = c.swapped() ? problem.n : rows, right = c.swapped() ? rows : problem.n;
   const int cluster = c.cluster_m * c.cluster_n;
   BytePlan plan{config, ceil_div(left, c.tile_m * c.cluster_m) * ceil_div(right, c.tile_n * c.cluster_n), multiprocessors / cluster, 1};
-  if (problem.grouping != ByteGrouping::kNone) plan.tiles *= problem.groups;
+  if (problem.grouping == ByteGrouping::kRowOffsets)
+    plan.tiles *= static_cast<int>(std::clamp<std::int64_t>(problem.m, 1, std::max(problem.groups, 1)));  // the others have no row
+  else if (problem.grouping != ByteGrouping::kNone)
+    plan.tiles *= problem.groups;
   // Parts of a tile are the thread blocks of a cluster, which all run at once.
   if (problem.grouping == ByteGrouping::kNone && cluster == 1 && c.tile_m * c.tile_n <= kLargestPartedTile)
     plan.parts = std::clamp(std::min({parts, multiprocessors / std::max(plan.tiles, 1), ceil_div(problem.k, kTileK)}), 1, kMostParts);

@@ -59,16 +59,27 @@ class ByteWork {
     return true;
   }
 
+  /// Of kRowOffsets where a group's rows end, of kRowCounts how many it has; 0 behind the last group.
+  __device__ int bound_of(int group) const {
+    return group < s_.groups ? __ldg(s_.offsets + group + (s_.grouping == ByteGrouping::kRowCounts ? 0 : 1)) : 0;
+  }
+
+  /// Groups without rows cost a few instructions each: their bounds are read one group ahead, and nothing is divided.
   __device__ bool next_rows(BytePiece& piece) {
-    for (;; ++group_, before_ += count_, count_ = -1) {
-      if (group_ >= s_.groups) return false;
-      if (count_ < 0) {
-        const bool counts = s_.grouping == ByteGrouping::kRowCounts;
-        first_row_ = counts ? group_ * s_.rows : __ldg(s_.offsets + group_);
-        group_rows_ = counts ? __ldg(s_.offsets + group_) : __ldg(s_.offsets + group_ + 1) - first_row_;
-        count_ = (group_rows_ + s_.tile_m - 1) / s_.tile_m * s_.tiles_n;
-      }
-      if (tile_ < before_ + count_) break;
+    const bool counts = s_.grouping == ByteGrouping::kRowCounts;
+    if (group_ < 0) {
+      end_ = counts ? 0 : __ldg(s_.offsets);
+      bound_ = bound_of(0);
+    }
+    while (group_ < 0 || tile_ >= before_ + count_) {
+      before_ += count_;
+      if (++group_ >= s_.groups) return false;
+      const int bound = bound_;
+      bound_ = bound_of(group_ + 1);
+      first_row_ = counts ? group_ * s_.rows : end_;
+      group_rows_ = counts ? bound : bound - end_;
+      end_ = bound;
+      count_ = group_rows_ > 0 ? (group_rows_ + s_.tile_m - 1) / s_.tile_m * s_.tiles_n : 0;
     }
     piece = {tile_ - before_, group_, 0, s_.k_blocks, first_row_, group_rows_, 0};
     tile_ += s_.workers;
@@ -85,7 +96,8 @@ class ByteWork {
 
   const ByteSchedule& s_;
   int rows_, tile_;
-  int group_ = 0, before_ = 0, count_ = -1, first_row_ = 0, group_rows_ = 0;
+  int group_ = -1, before_ = 0, count_ = 0, first_row_ = 0, group_rows_ = 0;
+  int end_ = 0, bound_ = 0;  ///< where this group's rows end; bound_of the next one
 };
 
 /// A tile's place: bands of `band` tiles along m, and inside a band m first.
