@@ -9,6 +9,8 @@ namespace {
 // A tile's input stays in a core's second-level cache between the pass that measures and the pass that encodes.
 constexpr std::int64_t kTargetElements = 64 * 1024;
 constexpr std::int64_t kEnoughTiles = 64;
+// Where groups of their own take care of that, a tile is as large as leaves enough of them: kernels work ahead within a tile.
+constexpr std::int64_t kLongElements = 1024 * 1024;
 
 }  // namespace
 
@@ -27,7 +29,8 @@ std::vector<Tile> split_tiles(const ScaleGrid& grid, std::int64_t rows, std::int
     tile_cols = std::max(unit_cols, wanted / unit_cols * unit_cols);
   }
   const std::int64_t matrix_rows = scales_given ? rows : grid.matrix_rows;
-  const std::int64_t stripes_per_tile = std::max<std::int64_t>(1, kTargetElements / std::max<std::int64_t>(1, tile_rows * tile_cols));
+  const std::int64_t target = scales_given ? kTargetElements : std::clamp(rows * cols / kEnoughTiles, kTargetElements, kLongElements);
+  const std::int64_t stripes_per_tile = std::max<std::int64_t>(1, target / std::max<std::int64_t>(1, tile_rows * tile_cols));
   for (std::int64_t matrix = 0; matrix < rows; matrix += matrix_rows)
     for (std::int64_t row = 0; row < matrix_rows; row += tile_rows * stripes_per_tile)
       for (std::int64_t col = 0; col < cols; col += tile_cols)

@@ -201,8 +201,8 @@ TEST_P(QuantizeRows, EveryPolicyTypeAndFill) {
 }
 
 TEST_P(QuantizeRows, ShapesStridesAndCuts) {
-  for (const Shape& shape : {Shape{1}, Shape{5}, Shape{3, 16}, Shape{2, 129}, Shape{2, 3, 65}, Shape{3, 2047}, Shape{2, 2049}, Shape{2, 4104}, Shape{2, 3, 2, 33},
-                             Shape{130, 140}, Shape{1, 70001}})
+  for (const Shape& shape : {Shape{1}, Shape{5}, Shape{3, 16}, Shape{2, 129}, Shape{2, 3, 65}, Shape{3, 2047}, Shape{2, 2049}, Shape{2, 4104}, Shape{3, 4160},
+                             Shape{2, 3, 2, 33}, Shape{130, 140}, Shape{1, 70001}})
     for (const std::int64_t gap : {0, 11})
       for (const DType dtype : {DType::kF32, DType::kBf16}) {
         expect_reference_bits({GetParam(), shape, dtype, gap});
@@ -212,7 +212,7 @@ TEST_P(QuantizeRows, ShapesStridesAndCuts) {
 
 /// Rows and blocks of whole vectors, many to a row: some are finite, some are not, and scales change from one to the next.
 TEST_P(QuantizeRows, LongRows) {
-  for (const Shape& shape : {Shape{5, 320}, Shape{3, 6208}})
+  for (const Shape& shape : {Shape{5, 320}, Shape{12, 2112}, Shape{3, 6208}})
     for (const DType dtype : {DType::kF32, DType::kF16})
       for (const Fill fill : {Fill::kTies, Fill::kTiny, Fill::kHuge, Fill::kRare}) {
         expect_reference_bits({GetParam(), shape, dtype, 0, Rounding::kNearestEven, Overflow::kSaturate, fill});
@@ -294,7 +294,7 @@ INSTANTIATE_TEST_SUITE_P(AllSchemes, QuantizeRows, testing::ValuesIn(schemes()),
 
 /// Outputs beyond the caches are written around them: the same bytes.
 TEST(QuantizeRowsLarge, StreamedOutputsAreTheSame) {
-  for (const char* text : {"int8:row", "fp6_e3m2:row", "nvfp4", "int4:block128"}) {
+  for (const char* text : {"int8:row", "int8:block128", "fp8_e4m3:row", "fp8_e4m3:block128", "fp6_e3m2:row", "nvfp4", "int4:block128"}) {
     const Scheme scheme = Scheme::parse(text);
     Tensor x = Tensor::empty(DType::kF32, {8200, 8192});
     std::mt19937 generator(1);

@@ -13,4 +13,16 @@ inline void fence() {}
   return (VBytes)vuzp2q_u8((uint8x16_t)low, (uint8x16_t)high);
 }
 
+/// |q| + 2^e * up, 2^e the binade of q, or `lowest` if that is higher; without a sign.
+[[gnu::always_inline]] inline VU sum_with_binade(VF quotient, float lowest, float up) {
+  const VI of = magnitude_of(quotient);
+  const VF binade = as_float(larger(of & kInfinityBits, as_int(splat(lowest))));
+  return as_bits(multiply_add(binade, splat(up), as_float(of)));
+}
+
+/// |q|, or `largest` where that is smaller.
+[[gnu::always_inline]] inline VF clamped(VF quotient, float largest) {
+  return as_float(smaller(magnitude_of(quotient), as_int(splat(largest))));
+}
+
 inline bool any_lane(VI mask) { return vmaxvq_u32((uint32x4_t)mask) != 0; }

@@ -50,6 +50,8 @@ inline VF look_up(const Table& table, VU code) {
   return (VF)vqtbl4q_u8(table.bytes, (uint8x16_t)positions);
 }
 
+inline std::int32_t highest_lane(VI value) { return vmaxvq_s32((int32x4_t)value); }
+
 [[gnu::always_inline]] inline VI max_of_each(const VI (&each)[4]) {
   const auto v = [&](int i) { return (int32x4_t)each[i]; };
   return (VI)vpmaxq_s32(vpmaxq_s32(v(0), v(1)), vpmaxq_s32(v(2), v(3)));

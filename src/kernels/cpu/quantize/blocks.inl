@@ -1,96 +1,177 @@
-// Whole numbers of one byte, for cells of one row and of whole runs: blocks of 64, 128 and the like. While a chunk of them is encoded, the
-// next one is measured and the one after that fetched, so that memory is never idle and what is encoded lies in the first-level cache.
-// Where a value is not finite, or a scale has to be divided by, cells go the general way (quantize.inl). Floats and packed codes gain
-// nothing by it: their encoding is time enough to fetch.
+// Codes of one byte, for cells of one row and of whole runs. Memory is kept busy by fetches that are even, far ahead, and no more than it
+// can serve (docs/kernels/cpu_quantize.md):
+//   long rows                while a row is encoded, the next one is measured
+//   blocks of whole numbers  one after another; the encoding reads again from the first-level cache
+//   blocks of floats         kLanes of them are measured, then encoded: their scales need longer chains, and encoding is time to fetch
+// Where a value is not finite, or a scale has to be divided by, a cell goes the general way.
 
-constexpr int kBlocksAhead = 4096;  // values between what is measured and what is fetched: two chunks
+constexpr int kLongestRow = 1 << 16;  // values: two rows and what is fetched stay in the second-level cache
+constexpr int kFarAhead = 2 * kFetchAhead;
 
-/// Values of whole cells of a row, at most a chunk.
-struct Blocks {
-  const float* x = nullptr;
-  std::int64_t row = 0, col = 0;
-  int count = 0;
-};
+/// Whether the cells of a problem are of bytes and have the short way.
+inline bool has_byte_runs(const QuantizeProblem& problem, const QuantizePlan& plan) {
+  const ScaleGrid& grid = problem.grid;
+  return plan.scale.present && !problem.scales_given && !grid.whole_tensor && grid.tile_rows == 1 && grid.tile_cols % kRun == 0 &&
+         plan.element.bits == 8 && plan.quotient == Quotient::kReciprocal && has_runs(plan);
+}
 
-/// Encodes `now` by the inverse scales of its cells and finds the largest magnitude, finite or not, of every cell of `next`.
+inline bool is_in_long_rows(const QuantizeProblem& problem) {
+  return problem.dtype == DType::kF32 && problem.grid.tile_cols == problem.cols && problem.cols > kChunk && problem.cols <= kLongestRow;
+}
+
+/// Encodes `count` values of a row and returns the largest magnitude, finite or not, of the next one. Every line is fetched twice, far
+/// ahead and nearer: the loop is faster than memory, and a fetch for which no miss buffer is free is dropped.
 template <bool kStream, typename Run>
-inline void encode_and_measure(const Run run, const Blocks now, const Blocks next, int cell_cols, const Reciprocals& inverse,
-                               std::uint8_t* codes, std::uint32_t* amax) {
-  const int end = max_of(now.count, next.count);
-  for (int at = 0, first = 0; at < end; first += kLanes) {
-    VI each[kLanes];
-    for (int i = 0; i < kLanes; ++i) {
-      VI largest = splat(0);
-      for (const int stop = min_of(at + cell_cols, end); at < stop; at += kRun) {
-        if (at < next.count) {
-          for (int line = 0; line < kRun * 4; line += 64)
-            __builtin_prefetch(reinterpret_cast<const char*>(next.x + at + kBlocksAhead) + line, 0, 2);
-          for (int v = 0; v < 4; ++v) largest = larger(largest, magnitude_of(load<VF>(next.x + at + v * kLanes)));
-        }
-        if (at < now.count) {
-          VF value[4], quotient[4];
-          for (int v = 0; v < 4; ++v) {
-            value[v] = load<VF>(now.x + at + v * kLanes);
-            quotient[v] = multiply_add(value[v], splat(inverse.high[first + i]), value[v] * inverse.low[first + i]);
-          }
-          const VBytes bytes = run(value, quotient);
-          if constexpr (kStream) stream(reinterpret_cast<float*>(codes + at), (VF)bytes);
-          else store(codes + at, bytes);
-        }
-      }
-      each[i] = largest;
+inline std::int32_t encode_and_measure(const Run run, const float* x, const float* next, int count, float high, float low,
+                                       std::uint8_t* codes) {
+  VI largest = splat(0);
+  for (int i = 0; i < count; i += kRun) {
+    fetch_run(next + i + kFarAhead);
+    fetch_run(next + i + kFetchAhead);
+    for (int v = 0; v < 4; ++v) largest = larger(largest, magnitude_of(load<VF>(next + i + v * kLanes)));
+    encode_one_run<kStream>(run, x + i, splat(high), splat(low), codes + i);
+  }
+  return highest_lane(largest);
+}
+
+/// The scale of a row from its largest magnitude; false where it takes the general way.
+inline bool scale_from_amax(const QuantizeProblem& problem, const QuantizePlan& plan, const Group& row, std::int32_t amax,
+                            Scratch& scratch) {
+  if (amax >= kInfinityBits) return false;
+  store(scratch.stats.amax, splat(amax));
+  finish_scales(problem, plan, row, scratch);
+  prepare_division(plan, row, scratch);
+  return scratch.quotient != Quotient::kDivide;
+}
+
+/// Quantizes a tile of rows that are one cell each.
+template <typename Encoder>
+[[gnu::noinline]] inline void quantize_long_rows(const QuantizeProblem& problem, const QuantizePlan& plan, const Encoder& encoder,
+                                                 const Tile& tile, Scratch& scratch, TileStats& all) {
+  using Run = typename RunOf<Encoder>::Type;
+  const Run run(plan.element);
+  const int count = static_cast<int>(problem.cols);
+  const auto measure = [&](const float* x) { return highest_lane(largest_magnitude(x, count / kLanes)); };
+  const float* x = static_cast<const float*>(problem.x) + tile.row_begin * problem.row_stride;
+  std::int32_t amax = measure(x);
+  for (std::int64_t row = tile.row_begin; row < tile.row_end; ++row, x += problem.row_stride) {
+    const Group group = group_at(problem.grid, row, row + 1, 0, problem.cols);
+    const bool is_short = scale_from_amax(problem, plan, group, amax, scratch), is_last = row + 1 == tile.row_end;
+    if (is_short) {
+      std::uint8_t* codes = problem.codes + static_cast<std::size_t>(row) * problem.row_bytes;
+      const bool around_caches = plan.stream && reinterpret_cast<std::uintptr_t>(codes) % 64 == 0;
+      const auto encode = around_caches ? encode_and_measure<true, Run> : encode_and_measure<false, Run>;
+      amax = encode(run, x, is_last ? x : x + problem.row_stride, count, scratch.inverse.high[0], scratch.inverse.low[0], codes);
+    } else {
+      prepare_scales(problem, plan, group, scratch, all);
+      encode_group(problem, plan, encoder, group, scratch);
+      if (!is_last) amax = measure(x + problem.row_stride);
     }
-    store(amax + first, max_of_each(each));
   }
 }
 
-/// Whether the cells of a problem are such and have a short way.
-inline bool is_in_blocks(const QuantizeProblem& problem, const QuantizePlan& plan) {
-  const ScaleGrid& grid = problem.grid;
-  return plan.scale.present && !problem.scales_given && !grid.whole_tensor && grid.tile_rows == 1 && grid.tile_cols % kRun == 0 &&
-         grid.tile_cols <= kChunk && plan.element.bits == 8 && plan.quotient == Quotient::kReciprocal && has_runs(plan);
+/// Whether these scales are finite and have the short way.
+inline bool has_reciprocals(VF scales) { return !any_lane(~((VI)(scales >= kLowestReciprocal) & (VI)(scales <= kHighestReciprocal))); }
+
+/// Up to kLanes blocks of whole numbers, one after another; false where they take the general way.
+template <bool kStream, int kCount>
+inline bool encode_blocks(const QuantizePlan& plan, const IntegerRun& run, const float* x, int cells, int block_count,
+                          std::uint32_t* scales, std::uint8_t* codes) {
+  const int count = kCount != 0 ? kCount : block_count;
+  for (int cell = 0; cell < cells; ++cell, x += count, codes += count) {
+    VI each[4] = {splat(0), splat(0), splat(0), splat(0)};
+    for (int i = 0; i < count; i += kRun) {
+      fetch_run(x + i + kFarAhead);
+      for (int v = 0; v < 4; ++v) each[v] = larger(each[v], magnitude_of(load<VF>(x + i + v * kLanes)));
+    }
+    const VU code = symmetric_codes(plan.scale, splat(highest_lane(larger(larger(each[0], each[1]), larger(each[2], each[3])))));
+    if (!has_reciprocals(as_float(code))) return false;
+    const Reciprocal inverse = reciprocal_of(as_float(code));
+    scales[cell] = code[0];
+    for (int i = 0; i < count; i += kRun) encode_one_run<kStream>(run, x + i, inverse.high, inverse.low, codes + i);
+  }
+  return true;
 }
 
-/// Quantizes the cells of a tile.
+/// The scales of up to kLanes blocks of floats.
+struct BlockScales {
+  alignas(64) std::uint32_t code[kLanes];
+  alignas(64) float high[kLanes], low[kLanes];
+  bool is_short;  ///< no block takes the general way
+};
+
+template <int kCount>
+inline void measure_blocks(const QuantizePlan& plan, const float* x, int cells, int block_count, BlockScales& made) {
+  const int count = kCount != 0 ? kCount : block_count;
+  VI each[kLanes];
+#pragma GCC unroll 1
+  for (int i = 0; i < kLanes; ++i) each[i] = i < cells ? largest_magnitude(x + i * count, count / kLanes) : splat(0);
+  const VU code = symmetric_codes(plan.scale, max_of_each(each));
+  const Reciprocal inverse = reciprocal_of(as_float(code));
+  store(made.code, code);
+  store(made.high, inverse.high);
+  store(made.low, inverse.low);
+  made.is_short = has_reciprocals(as_float(code));
+}
+
+template <bool kStream, int kCount>
+inline void encode_blocks(const FloatRun& run, const float* x, int cells, int block_count, const BlockScales& made, std::uint8_t* codes) {
+  const int count = kCount != 0 ? kCount : block_count;
+  for (int cell = 0; cell < cells; ++cell, x += count, codes += count)
+    for (int i = 0; i < count; i += kRun) {
+      fetch_run(x + i + kFarAhead);
+      encode_one_run<kStream>(run, x + i, splat(made.high[cell]), splat(made.low[cell]), codes + i);
+    }
+}
+
+/// Quantizes the blocks of a tile, kLanes of a row at a time.
 template <typename Encoder>
-inline void quantize_blocks(const QuantizeProblem& problem, const QuantizePlan& plan, const Encoder& encoder, const Tile& tile,
-                            Scratch& scratch, TileStats& all) {
-  const std::int64_t cell_cols = problem.grid.tile_cols, group_cols = kChunk / cell_cols * cell_cols;
-  const std::int64_t whole_end = tile.col_end - (tile.col_end - tile.col_begin) % cell_cols;
-  const IntegerRun run(plan.element);
-  const auto general = [&](const Group& group) {
+[[gnu::noinline]] inline void quantize_blocks(const QuantizeProblem& problem, const QuantizePlan& plan, const Encoder& encoder,
+                                              const Tile& tile, Scratch& scratch, TileStats& all) {
+  using Run = typename RunOf<Encoder>::Type;
+  constexpr bool kIsFloat = __is_same(Run, FloatRun);
+  const Run run(plan.element);
+  const int cell_cols = static_cast<int>(problem.grid.tile_cols);
+  const std::int64_t step = min_of(kLanes, kChunk / cell_cols) * cell_cols,
+                     whole_end = tile.col_end - (tile.col_end - tile.col_begin) % cell_cols;
+  const bool around_caches = plan.stream && reinterpret_cast<std::uintptr_t>(problem.codes) % 64 == 0 && problem.row_bytes % 64 == 0;
+  const auto general = [&](std::int64_t row, std::int64_t col, std::int64_t col_end) {
+    const Group group = group_at(problem.grid, row, row + 1, col, col_end);
     prepare_scales(problem, plan, group, scratch, all);
     encode_group(problem, plan, encoder, group, scratch);
   };
-  int buffer = 0;
-  const auto blocks_at = [&](std::int64_t row, std::int64_t col) {
-    const int count = static_cast<int>(min_of(group_cols, whole_end - col));
-    buffer ^= 1;  // the ones before are still to be encoded
-    return count == 0 ? Blocks{} : Blocks{row_values(problem, row, col, count, scratch.blocks[buffer]), row, col, count};
-  };
-  const auto blocks_after = [&](const Blocks& blocks) {
-    if (blocks.col + blocks.count < whole_end) return blocks_at(blocks.row, blocks.col + blocks.count);
-    return blocks.row + 1 < tile.row_end ? blocks_at(blocks.row + 1, tile.col_begin) : Blocks{};
-  };
-  const auto encode = [&](const Blocks& now, const Blocks& next) {
-    std::uint8_t* codes = problem.codes + static_cast<std::size_t>(now.row) * problem.row_bytes + now.col;
-    const bool around_caches = plan.stream && reinterpret_cast<std::uintptr_t>(codes) % 64 == 0;
-    const auto work = around_caches ? encode_and_measure<true, IntegerRun> : encode_and_measure<false, IntegerRun>;
-    work(run, now, next, static_cast<int>(cell_cols), scratch.inverse, codes, scratch.next_amax);
-  };
-  Blocks next = blocks_at(tile.row_begin, tile.col_begin);
-  encode({}, next);
-  while (next.count > 0) {
-    const Blocks now = next;
-    const Group group = group_at(problem.grid, now.row, now.row + 1, now.col, now.col + now.count);
-    next = blocks_after(now);
-    if (scales_from_next_amax(problem, plan, group, scratch)) {
-      encode(now, next);
-    } else {
-      general(group);
-      encode({}, next);
+  const auto cols_at = [&](std::int64_t col) { return static_cast<int>(min_of(step, whole_end - col)); };
+  const auto values_at = [&](std::int64_t row, std::int64_t col) { return row_values(problem, row, col, cols_at(col), scratch.values); };
+  BlockScales made[2];
+  const auto run_tile = [&]<bool kStream, int kCount>() {
+    const auto measure = [&](std::int64_t row, std::int64_t col, BlockScales& scales) {
+      measure_blocks<kCount>(plan, values_at(row, col), cols_at(col) / cell_cols, cell_cols, scales);
+    };
+    for (std::int64_t row = tile.row_begin; row < tile.row_end; ++row) {
+      const std::int64_t first_cell = group_at(problem.grid, row, row + 1, tile.col_begin, tile.col_end).first_cell;
+      std::uint32_t* scales = static_cast<std::uint32_t*>(problem.scales) + first_cell;
+      std::uint8_t* codes = problem.codes + static_cast<std::size_t>(row) * problem.row_bytes;
+      int which = 0;
+      if (kIsFloat && tile.col_begin < whole_end) measure(row, tile.col_begin, made[0]);
+      for (std::int64_t col = tile.col_begin; col < whole_end; col += step, which ^= 1) {
+        const int cells = cols_at(col) / cell_cols;
+        bool is_done = false;
+        if constexpr (kIsFloat) {
+          if (col + step < whole_end) measure(row, col + step, made[which ^ 1]);  // its scales are made while these blocks are encoded
+          is_done = made[which].is_short;
+          if (is_done) {
+            __builtin_memcpy(scales, made[which].code, static_cast<std::size_t>(cells) * sizeof made[which].code[0]);
+            encode_blocks<kStream, kCount>(run, values_at(row, col), cells, cell_cols, made[which], codes + col);
+          }
+        } else {
+          is_done = encode_blocks<kStream, kCount>(plan, run, values_at(row, col), cells, cell_cols, scales, codes + col);
+        }
+        if (!is_done) general(row, col, col + cols_at(col));
+        scales += cells;
+      }
+      if (whole_end < tile.col_end) general(row, whole_end, tile.col_end);  // a last, shorter block
     }
-  }
-  for (std::int64_t row = tile.row_begin; row < tile.row_end && whole_end < tile.col_end; ++row)  // a last, shorter block
-    general(group_at(problem.grid, row, row + 1, whole_end, tile.col_end));
+  };
+  if (around_caches) return cell_cols == 128 ? run_tile.template operator()<true, 128>() : run_tile.template operator()<true, 0>();
+  return cell_cols == 128 ? run_tile.template operator()<false, 128>() : run_tile.template operator()<false, 0>();
 }

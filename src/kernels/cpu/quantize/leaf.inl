@@ -1,10 +1,10 @@
 // All of a leaf's bodies, in their order. A leaf defines kLanes, includes vector.inl, adds what its instruction set does
-// best (load_codes, store_codes, store_low_bytes, widen_*, stream, fence, max_of_each, any_lane, multiply_add,
-// lowest_bytes, highest_bytes, Table, LowBytes) and includes this file.
+// best (load_codes, store_codes, store_low_bytes, widen_*, stream, fence, max_of_each, highest_lane, any_lane, multiply_add,
+// lowest_bytes, highest_bytes, sum_with_binade, clamped, Table, LowBytes) and includes this file.
 
 constexpr int kChunk = 2048;        // columns handled at a time: inputs, codes and scales stay in the first-level cache
-// Columns measured before they are encoded: few where the next ones are fetched meanwhile, many where the hardware has to foresee them.
-constexpr int kFetchedGroup = 4096, kUnfetchedGroup = 16384;
+// Values between what is encoded and what is fetched: two chunks, so that nothing is measured that is still on its way.
+constexpr int kFetchAhead = 2 * kChunk;
 constexpr int kMaxCells = kChunk;
 
 #include "kernels/cpu/quantize/encode.inl"

@@ -17,8 +17,6 @@ struct Scratch {
   alignas(64) std::uint16_t words[kChunk + kSpare];
   alignas(64) std::uint8_t bytes[kChunk + kSpare];
   alignas(64) std::uint8_t packed[2 * kChunk + kSpare];
-  alignas(64) std::uint32_t next_amax[kMaxCells];  ///< of the blocks that come next
-  alignas(64) float blocks[2][kChunk];      ///< widened blocks: these and the next
 };
 
 /// A stripe of rows [row, row_end) that share the scales of `cells` cells, in columns [col, col_end).
@@ -37,11 +35,11 @@ inline std::int64_t stripe_end(const ScaleGrid& grid, std::int64_t row, std::int
 
 /// The group that starts at (row, col): it ends at a multiple of 8 columns or with the tile. Where the tile starts with a
 /// cell, as it does unless the scales are given, the group holds whole cells.
-inline Group group_at(const ScaleGrid& grid, std::int64_t row, std::int64_t row_end, std::int64_t col, std::int64_t col_limit, std::int64_t group_cols = kChunk) {
+inline Group group_at(const ScaleGrid& grid, std::int64_t row, std::int64_t row_end, std::int64_t col, std::int64_t col_limit) {
   if (grid.whole_tensor) return {row, row_end, col, col_limit, 0, col, col_limit - col, 1};
   const std::int64_t cell_cols = grid.tile_cols, cell = col / cell_cols;
   const std::int64_t unit = 8 / min_of(std::int64_t{8}, std::int64_t{1} << trailing_zeros(cell_cols));
-  const std::int64_t wanted = max_of(unit, (cell_cols >= kLanes ? group_cols : kChunk) / cell_cols / unit * unit);
+  const std::int64_t wanted = max_of(unit, kChunk / cell_cols / unit * unit);
   const std::int64_t end = min_of(col_limit, (cell + wanted) * cell_cols / 8 * 8);
   const std::int64_t grid_row = (row / grid.matrix_rows) * grid.tiles_per_matrix + (row % grid.matrix_rows) / grid.tile_rows;
   return {row, row_end, col, end, grid_row * grid.cols + cell, cell * cell_cols, cell_cols, static_cast<int>((end - 1) / cell_cols - cell + 1)};
@@ -131,20 +129,6 @@ inline void prepare_division(const QuantizePlan& plan, const Group& group, Scrat
   if (plan.quotient == Quotient::kMultiply)
     for (int i = 0; i < group.cells; i += kLanes) store(scratch.inverse.high + i, 1.0f / load<VF>(scales + i));
   if (plan.quotient == Quotient::kReciprocal && !scratch.inverse.make(scales, group.cells)) scratch.quotient = Quotient::kDivide;
-}
-
-/// The scales of a group and their inverses from next_amax; false where a value is not finite or a scale has to be divided by.
-inline bool scales_from_next_amax(const QuantizeProblem& problem, const QuantizePlan& plan, const Group& group, Scratch& scratch) {
-  VI largest = splat(0);
-  for (int i = 0; i < group.cells; i += kLanes) {
-    const VI amax = load<VI>(scratch.next_amax + i);
-    store(scratch.stats.amax + i, amax);
-    largest = larger(largest, amax);
-  }
-  if (any_lane(largest >= kInfinityBits)) return false;
-  finish_scales(problem, plan, group, scratch);
-  prepare_division(plan, group, scratch);
-  return scratch.quotient != Quotient::kDivide;
 }
 
 /// Makes, or loads, the scales of a group.
@@ -267,9 +251,9 @@ inline void emit(const QuantizePlan& plan, Scratch& scratch, int count, std::uin
   write_out(to, scratch.packed, bytes, plan.stream);
 }
 
-/// As many of the chunk's codes as its runs make; the rest goes vector by vector. The chunk lies `into` its group.
+/// As many of the chunk's codes as its runs make; the rest goes vector by vector.
 template <typename Encoder>
-inline int encode_whole_runs(const QuantizePlan& plan, const float* x, int count, const ChunkDivision& division, bool finite, std::int64_t into,
+inline int encode_whole_runs(const QuantizePlan& plan, const float* x, int count, const ChunkDivision& division, bool finite,
                              std::int64_t ahead, bool around_caches, std::uint8_t* codes) {
   using Run = typename RunOf<Encoder>::Type;
   using CellRun = typename CellRunOf<Encoder>::Type;
@@ -277,32 +261,35 @@ inline int encode_whole_runs(const QuantizePlan& plan, const float* x, int count
   if constexpr (!__is_same(Run, void))
     if (division.quotient == Quotient::kReciprocal && has_runs(plan)) {  // quotients are within the codes
       const Run run(plan.element);
-      const std::int64_t fetched = ahead - into + into / kFetchShareOf<true, Run>;
-      if (around_caches) return encode_runs<true>(run, x, count, division.scales, fetched, codes);
+      if (around_caches) return encode_runs<true>(run, x, count, division.scales, ahead, codes);
       return encode_runs<false>(run, x, count, division.scales, ahead, codes);
     }
   if constexpr (!__is_same(CellRun, void))
     if (has_cell_runs(plan)) {
       const CellRun run(plan);
       const int whole = count / kRun * kRun;
-      if (division.quotient == Quotient::kMultiply) encode_cells<Quotient::kMultiply>(run, x, whole, division.scales, ahead, codes);
-      else encode_cells<Quotient::kReciprocal>(run, x, whole, division.scales, ahead, codes);
+      const auto encode = [&]<Quotient kQuotient>() {
+        if (division.scales.shift == 0) encode_cells<kQuotient, true>(run, x, whole, division.scales, ahead, codes);
+        else encode_cells<kQuotient, false>(run, x, whole, division.scales, ahead, codes);
+      };
+      if (division.quotient == Quotient::kMultiply) encode.template operator()<Quotient::kMultiply>();
+      else encode.template operator()<Quotient::kReciprocal>();
       return whole;
     }
   return 0;
 }
 
-/// The codes of a chunk that lies `into` its group, `to` their place in the row.
+/// The codes of a chunk, `to` their place in the row.
 template <typename Encoder>
 inline void quantize_chunk(const QuantizePlan& plan, const Encoder& encoder, const float* x, int count, const ChunkDivision& division, bool finite,
-                           std::uint64_t seed, std::uint64_t index, std::int64_t into, std::int64_t ahead, Scratch& scratch, std::uint8_t* to) {
+                           std::uint64_t seed, std::uint64_t index, std::int64_t ahead, Scratch& scratch, std::uint8_t* to) {
   const int bits = plan.element.bits;
   if (bits > 8) {
     encode_chunk(encoder, division.quotient, finite, x, count, division.scales, seed, index, ahead, scratch.words);
     return emit(plan, scratch, count, to);
   }
   const bool in_place = bits == 8, around_caches = in_place && plan.stream && reinterpret_cast<std::uintptr_t>(to) % 64 == 0;
-  const int done = encode_whole_runs<Encoder>(plan, x, count, division, finite, into, ahead, around_caches, in_place ? to : scratch.bytes);
+  const int done = encode_whole_runs<Encoder>(plan, x, count, division, finite, ahead, around_caches, in_place ? to : scratch.bytes);
   if (done < count) {
     ChunkScales rest = division.scales;
     rest.phase += done / kLanes;
@@ -316,14 +303,14 @@ inline void quantize_chunk(const QuantizePlan& plan, const Encoder& encoder, con
 template <typename Encoder>
 inline void encode_group(const QuantizeProblem& problem, const QuantizePlan& plan, const Encoder& encoder, const Group& group, Scratch& scratch) {
   const bool finite = plan.scale.present && !problem.scales_given && !scratch.stats.has_nan && !scratch.stats.has_infinity;
-  const std::int64_t ahead = group.row_end - group.row > 1 ? problem.row_stride : group.col_end - group.col;
+  const std::int64_t ahead = group.row_end - group.row > 1 ? problem.row_stride : max_of(group.col_end - group.col, std::int64_t{kFetchAhead});
   for (std::int64_t row = group.row; row < group.row_end; ++row) {
     std::uint8_t* codes = problem.codes + static_cast<std::size_t>(row) * problem.row_bytes;
     for (std::int64_t col = group.col; col < group.col_end; col += kChunk) {
       const int count = static_cast<int>(min_of(std::int64_t{kChunk}, group.col_end - col));
       const float* x = row_values(problem, row, col, count, scratch.values);
       quantize_chunk(plan, encoder, x, count, division_of_chunk(plan, group, col, count, scratch), finite, problem.seed,
-                     static_cast<std::uint64_t>(row * problem.cols + col), col - group.col, ahead, scratch, codes + col * plan.element.bits / 8);
+                     static_cast<std::uint64_t>(row * problem.cols + col), ahead, scratch, codes + col * plan.element.bits / 8);
     }
   }
 }
@@ -332,16 +319,18 @@ inline void encode_group(const QuantizeProblem& problem, const QuantizePlan& pla
 
 TileStats run_quantize(const QuantizeProblem& problem, const Tile& tile) {
   const QuantizePlan plan = plan_of(problem);
-  const std::int64_t group_cols = plan.element.bits == 8 && plan.element.kind == ElementKind::kInteger ? kUnfetchedGroup : kFetchedGroup;
   TileStats all;
   Scratch scratch;
   with_encoder(plan.element, problem.rounding, plan.scale.asymmetric, [&]<typename Encoder>(const Encoder& encoder) {
-    if constexpr (__is_same(typename RunOf<Encoder>::Type, IntegerRun))
-      if (is_in_blocks(problem, plan)) return quantize_blocks(problem, plan, encoder, tile, scratch, all);
+    if constexpr (!__is_same(typename RunOf<Encoder>::Type, void))
+      if (has_byte_runs(problem, plan)) {
+        if (problem.grid.tile_cols <= kChunk) return quantize_blocks(problem, plan, encoder, tile, scratch, all);
+        if (is_in_long_rows(problem)) return quantize_long_rows(problem, plan, encoder, tile, scratch, all);
+      }
     for (std::int64_t row = tile.row_begin; row < tile.row_end;) {
       const std::int64_t row_end = stripe_end(problem.grid, row, tile.row_end);
       for (std::int64_t col = tile.col_begin; col < tile.col_end;) {
-        const Group group = group_at(problem.grid, row, row_end, col, tile.col_end, group_cols);
+        const Group group = group_at(problem.grid, row, row_end, col, tile.col_end);
         prepare_scales(problem, plan, group, scratch, all);
         encode_group(problem, plan, encoder, group, scratch);
         col = group.col_end;

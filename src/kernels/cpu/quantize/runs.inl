@@ -25,11 +25,11 @@ inline bool has_runs(const QuantizePlan& plan) {
 /// FloatRun for scales that were rounded (to fp8, to a power of two): quotients beyond the largest value become it.
 struct ClampedFloatRun {
   FloatRun run;
-  std::int32_t largest;  ///< fp32 bits
-  explicit ClampedFloatRun(const QuantizePlan& plan) : run(plan.element), largest(__builtin_bit_cast(std::int32_t, plan.scale.largest)) {}
+  float largest;
+  explicit ClampedFloatRun(const QuantizePlan& plan) : run(plan.element), largest(plan.scale.largest) {}
   VBytes operator()(const VF (&value)[4], const VF (&quotient)[4]) const {
     VF within[4];
-    for (int i = 0; i < 4; ++i) within[i] = as_float(smaller(magnitude_of(quotient[i]), splat(largest)));
+    for (int i = 0; i < 4; ++i) within[i] = clamped(quotient[i], largest);
     return run(value, within);
   }
 };
@@ -71,14 +71,20 @@ inline bool has_cell_runs(const QuantizePlan& plan) {
   return is_small && (!plan.element.is_even_grid || plan.scale.rule == ScaleRule::kSharedExponent);
 }
 
-/// The codes of `count` values, a multiple of kRun, under the scales of vector i: cell (i + phase) >> shift.
-template <Quotient kQuotient, typename Run>
+/// Fetches a run of values into the second-level cache.
+[[gnu::always_inline]] inline void fetch_run(const float* x) {
+  for (int line = 0; line < kRun * 4; line += 64) __builtin_prefetch(reinterpret_cast<const char*>(x) + line, 0, 2);
+}
+
+/// The codes of `count` values, a multiple of kRun, under the scales of vector i: cell (i + phase) >> shift, or i + phase
+/// where every vector is a cell. Fetches what lies `ahead` of x.
+template <Quotient kQuotient, bool kVectorCells, typename Run>
 inline void encode_cells(const Run run, const float* x, int count, const ChunkScales scales, std::int64_t ahead, std::uint8_t* codes) {
   for (int i = 0; i < count; i += kRun) {
-    for (int line = 0; line < kRun * 4; line += 64) __builtin_prefetch(reinterpret_cast<const char*>(x + i + ahead) + line, 0, 2);
+    fetch_run(x + i + ahead);
     VF value[4], quotient[4];
     for (int v = 0; v < 4; ++v) {
-      const int cell = (i / kLanes + v + scales.phase) >> scales.shift;
+      const int vector = i / kLanes + v + scales.phase, cell = kVectorCells ? vector : vector >> scales.shift;
       value[v] = load<VF>(x + i + v * kLanes);
       if constexpr (kQuotient == Quotient::kMultiply) quotient[v] = value[v] * scales.factor[cell];
       else quotient[v] = multiply_add(value[v], splat(scales.factor[cell]), value[v] * scales.low[cell]);
@@ -87,28 +93,28 @@ inline void encode_cells(const Run run, const float* x, int count, const ChunkSc
   }
 }
 
-/// What part of the next values a run fetches, evenly; codes that do not stream are packed afterwards, which takes time as well.
+/// The codes of one run of values, divided by 1 / (high + low).
 template <bool kStream, typename Run>
-constexpr int kFetchShareOf = kStream ? Run::kFetchShare : 1;
+[[gnu::always_inline]] inline void encode_one_run(const Run& run, const float* x, VF high, VF low, std::uint8_t* codes) {
+  VF value[4], quotient[4];
+  for (int v = 0; v < 4; ++v) {
+    value[v] = load<VF>(x + v * kLanes);
+    quotient[v] = multiply_add(value[v], high, value[v] * low);
+  }
+  const VBytes bytes = run(value, quotient);
+  if constexpr (kStream) {
+    stream(reinterpret_cast<float*>(codes), (VF)bytes);
+  } else {
+    store(codes, bytes);
+  }
+}
 
-/// The codes of `count` values, a multiple of kRun, divided by 1 / (high + low); fetches what lies `ahead` of x, or the first part of it.
+/// The codes of `count` values, a multiple of kRun, under one scale; fetches what lies `ahead` of x.
 template <bool kStream, typename Run>
 inline void encode_run(const Run run, const float* x, int count, float high, float low, std::int64_t ahead, std::uint8_t* codes) {
-  constexpr int kShare = kFetchShareOf<kStream, Run>;
   for (int i = 0; i < count; i += kRun) {
-    for (int line = 0; line < kRun * 4 / kShare; line += 64)
-      __builtin_prefetch(reinterpret_cast<const char*>(x + i / kShare + ahead) + line, 0, 2);
-    VF value[4], quotient[4];
-    for (int v = 0; v < 4; ++v) {
-      value[v] = load<VF>(x + i + v * kLanes);
-      quotient[v] = multiply_add(value[v], splat(high), value[v] * low);
-    }
-    const VBytes bytes = run(value, quotient);
-    if constexpr (kStream) {
-      stream(reinterpret_cast<float*>(codes + i), (VF)bytes);
-    } else {
-      store(codes + i, bytes);
-    }
+    fetch_run(x + i + ahead);
+    encode_one_run<kStream>(run, x + i, splat(high), splat(low), codes + i);
   }
 }
 
@@ -119,8 +125,7 @@ inline int encode_runs(const Run& run, const float* x, int count, const ChunkSca
   int done = 0;
   for (int cell = 0; done < count && (cell_count % kRun == 0 || cell_count == count); ++cell) {
     const int whole = min_of(cell_count, count - done) / kRun * kRun;
-    const std::int64_t fetched = ahead - done + done / kFetchShareOf<kStream, Run>;
-    encode_run<kStream>(run, x + done, whole, scales.factor[cell], scales.low[cell], fetched, codes + done);
+    encode_run<kStream>(run, x + done, whole, scales.factor[cell], scales.low[cell], ahead, codes + done);
     done += whole;
     if (whole < cell_count) break;
   }

@@ -51,7 +51,7 @@ inline VU encode_scale(const ScalePlan& plan, VF scale) {
 
 inline VF positive(VF scale) { return scale == 0.0f ? as_float(splat(1u)) : scale; }
 
-inline VU symmetric_codes(const ScalePlan& plan, VI amax) {
+[[gnu::always_inline]] inline VU symmetric_codes(const ScalePlan& plan, VI amax) {
   if (plan.rule == ScaleRule::kSharedExponent) {
     const VI exponent = larger(floor_log2_of(amax) - plan.largest_exponent, splat(plan.lowest_exponent));
     return (VU)(amax == 0 ? splat(plan.zero_exponent_code) : exponent + 127);
@@ -135,6 +135,14 @@ struct ChunkScales {
 };
 
 /// 1 / s = high + low + an error below 2^-48 / s: the remainder 1 - s * high is exact, for normal high.
+struct Reciprocal {
+  VF high, low;
+};
+inline Reciprocal reciprocal_of(VF s) {
+  const VF high = 1.0f / s;
+  return {high, multiply_add(-s, high, splat(1.0f)) / s};
+}
+
 struct Reciprocals {
   alignas(64) float high[kMaxCells];
   alignas(64) float low[kMaxCells];
@@ -145,9 +153,9 @@ struct Reciprocals {
     for (int i = 0; i < cells; i += kLanes) {
       const VF s = lane_numbers() < cells - i ? load<VF>(scales + i) : splat(1.0f);
       outside |= ~((VI)(s >= kLowestReciprocal) & (VI)(s <= kHighestReciprocal));
-      const VF inverse = 1.0f / s;
-      store(high + i, inverse);
-      store(low + i, multiply_add(-s, inverse, splat(1.0f)) / s);
+      const Reciprocal inverse = reciprocal_of(s);
+      store(high + i, inverse.high);
+      store(low + i, inverse.low);
     }
     return !any_lane(outside);
   }

@@ -25,14 +25,8 @@ struct RunStats {
   return stats;
 }
 
-inline std::int32_t highest_lane(VI value) {
-  std::int32_t result = value[0];
-  for (int i = 1; i < kLanes; ++i) result = max_of(result, std::int32_t{value[i]});
-  return result;
-}
-
 /// The largest magnitude, finite or not, of whole vectors.
-inline VI largest_magnitude(const float* x, int vectors) {
+[[gnu::always_inline]] inline VI largest_magnitude(const float* x, int vectors) {
   VI a = splat(0), b = a, c = a, d = a;
   int i = 0;
   for (; i + 4 <= vectors; i += 4, x += 4 * kLanes) {

@@ -11,4 +11,16 @@ inline VBytes pack_lanes(VU a, VU b, VU c, VU d) {
 [[gnu::always_inline]] inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) { return pack_lanes(a & 0xFFu, b & 0xFFu, c & 0xFFu, d & 0xFFu); }
 [[gnu::always_inline]] inline VBytes highest_bytes(VF a, VF b, VF c, VF d) { return pack_lanes(as_bits(a) >> 24, as_bits(b) >> 24, as_bits(c) >> 24, as_bits(d) >> 24); }
 
+/// |q| + 2^e * up, 2^e the binade of q, or `lowest` if that is higher; without a sign.
+[[gnu::always_inline]] inline VU sum_with_binade(VF quotient, float lowest, float up) {
+  const VI of = magnitude_of(quotient);
+  const VF binade = as_float(larger(of & kInfinityBits, as_int(splat(lowest))));
+  return as_bits(multiply_add(binade, splat(up), as_float(of)));
+}
+
+/// |q|, or `largest` where that is smaller.
+[[gnu::always_inline]] inline VF clamped(VF quotient, float largest) {
+  return as_float(smaller(magnitude_of(quotient), as_int(splat(largest))));
+}
+
 inline bool any_lane(VI mask) { return _mm256_movemask_epi8((__m256i)mask) != 0; }

@@ -45,6 +45,12 @@ inline VF look_up(const Table& table, VU code) {
   return (VF)_mm256_blendv_ps(low, high, (__m256)(code << 28));  // by bit 3 of the code
 }
 
+inline std::int32_t highest_lane(VI value) {
+  __m128i highest = _mm_max_epi32(_mm256_castsi256_si128((__m256i)value), _mm256_extracti128_si256((__m256i)value, 1));
+  highest = _mm_max_epi32(highest, _mm_shuffle_epi32(highest, 0x4E));
+  return _mm_cvtsi128_si32(_mm_max_epi32(highest, _mm_shuffle_epi32(highest, 0xB1)));
+}
+
 /// Eight vectors to the one vector of their maxima: three levels, each halving vectors and lanes.
 [[gnu::always_inline]] inline VI max_of_each(const VI (&each)[8]) {
   const auto v = [&](int i) { return (__m256i)each[i]; };

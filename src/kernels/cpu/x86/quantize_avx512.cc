@@ -34,17 +34,31 @@ struct Table {
 inline Table make_table(const float* values) { return {load<VF>(values)}; }
 inline VF look_up(const Table& table, VU code) { return (VF)_mm512_permutexvar_ps((__m512i)code, (__m512)table.values); }
 
+// The masked forms of intrinsics keep g++ 12 from warning about its own undefined operand.
+
+inline std::int32_t highest_lane(VI value) {
+  const __m512i v = (__m512i)value;
+  const __m256i half = _mm256_max_epi32(_mm512_maskz_extracti64x4_epi64(0xF, v, 0), _mm512_maskz_extracti64x4_epi64(0xF, v, 1));
+  __m128i highest = _mm_max_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+  highest = _mm_max_epi32(highest, _mm_shuffle_epi32(highest, 0x4E));
+  return _mm_cvtsi128_si32(_mm_max_epi32(highest, _mm_shuffle_epi32(highest, 0xB1)));
+}
+
 /// Sixteen vectors to the one vector of their maxima: four levels, each halving vectors and lanes.
 [[gnu::always_inline]] inline VI max_of_each(const VI (&each)[16]) {
-  const auto v = [&](int i) { return (__m512i)each[i]; };
-  __m512i four[4];
-  for (int i = 0; i < 4; ++i) {
-    const __m512i a = _mm512_max_epi32(_mm512_unpacklo_epi32(v(4 * i), v(4 * i + 1)), _mm512_unpackhi_epi32(v(4 * i), v(4 * i + 1)));
-    const __m512i b = _mm512_max_epi32(_mm512_unpacklo_epi32(v(4 * i + 2), v(4 * i + 3)), _mm512_unpackhi_epi32(v(4 * i + 2), v(4 * i + 3)));
-    four[i] = _mm512_max_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-  }
-  const auto fold = [](__m512i a, __m512i b) { return _mm512_max_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD)); };
-  return (VI)fold(fold(four[0], four[1]), fold(four[2], four[3]));
+  const auto fold32 = [](VI a, VI b) {
+    return larger((VI)_mm512_maskz_unpacklo_epi32(0xFFFF, (__m512i)a, (__m512i)b), (VI)_mm512_maskz_unpackhi_epi32(0xFFFF, (__m512i)a, (__m512i)b));
+  };
+  const auto fold64 = [](VI a, VI b) {
+    return larger((VI)_mm512_maskz_unpacklo_epi64(0xFF, (__m512i)a, (__m512i)b), (VI)_mm512_maskz_unpackhi_epi64(0xFF, (__m512i)a, (__m512i)b));
+  };
+  const auto fold128 = [](VI a, VI b) {
+    return larger((VI)_mm512_maskz_shuffle_i32x4(0xFFFF, (__m512i)a, (__m512i)b, 0x88),
+                  (VI)_mm512_maskz_shuffle_i32x4(0xFFFF, (__m512i)a, (__m512i)b, 0xDD));
+  };
+  VI four[4];
+  for (int i = 0; i < 4; ++i) four[i] = fold64(fold32(each[4 * i], each[4 * i + 1]), fold32(each[4 * i + 2], each[4 * i + 3]));
+  return fold128(fold128(four[0], four[1]), fold128(four[2], four[3]));
 }
 
 /// The low kBytes bytes of every 64-bit lane, side by side in memory: one byte permutation.
