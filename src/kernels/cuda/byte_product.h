@@ -91,7 +91,6 @@ enum class TileUse : std::uint8_t {
   kSwapped,   ///< few rows of A: tile_m counts rows of B and tile_n rows of A
   kFewRows,   ///< not the main loop, but the kernel of at most 16 rows
   kPingPong,  ///< a tile per warpgroup, whose end is hidden under the other's products
-  kBorrow,    ///< one tile per thread block, which is staged where its operands were
 };
 
 /// A way to run a product: the tile of a thread block, how many of them share operands, and the model's constants (sm90/byte_plan.cc).

@@ -34,11 +34,6 @@ const ByteInstance* find_instance(const ByteProblem& problem, int config) {
   return found == nullptr && problem.scaling == ByteScaling::kOuterFast ? find(ByteScaling::kOuter) : found;  // promoting is never wrong
 }
 
-/// As ByteTile::kByteBoxes.
-bool has_byte_boxes(const ByteConfig& c) {
-  return c.tile_m >= 128 && (c.tile_n % 128 == 0 || c.use == TileUse::kPingPong || c.use == TileUse::kBorrow);
-}
-
 std::int64_t rows_of_a(const ByteProblem& p) { return p.grouping == ByteGrouping::kRowCounts ? std::int64_t{p.groups} * p.m : p.m; }
 std::int64_t rows_of_d(const ByteProblem& p) {
   return p.grouping == ByteGrouping::kRowCounts || p.grouping == ByteGrouping::kDepth ? std::int64_t{p.groups} * p.m : p.m;
@@ -52,8 +47,6 @@ std::int64_t rows_of_b(const ByteProblem& p) {
 bool has_byte_config(const ByteProblem& problem, int config) {
   const ByteConfig& c = byte_configs()[static_cast<std::size_t>(config)];
   if (c.use == TileUse::kFewRows) return takes_few_rows(problem);
-  // Stages to borrow are all full at a tile's end.
-  if (c.use == TileUse::kBorrow && (problem.grouping == ByteGrouping::kDepth || problem.k <= 3 * kTileK)) return false;
   return find_instance(problem, config) != nullptr && (!c.swapped() || problem.grouping == ByteGrouping::kNone) &&
          (c.use == TileUse::kCol32) == problem.a_is_col32 && !(c.swapped() && problem.d_is_col32);
 }
@@ -85,20 +78,20 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   bool encoded = encode_matrix_map(c.swapped() ? b : a, map_a) &&
                  encode_matrix_map(c.swapped() ? a : b, codes(problem.b, rows_of_b(problem), problem.b_pitch, rows_b));
   if (!is_outer(problem.scaling))
-    encoded = encoded &&
-              encode_matrix_map(c.swapped() ? sb : sa, scales(problem.a_scales, problem.a_scale_rows, c.swapped() ? c.tile_n : c.tile_m));
+    encoded =
+        encoded && encode_matrix_map(c.swapped() ? sb : sa, scales(problem.a_scales, problem.a_scale_rows, c.swapped() ? c.tile_n : c.tile_m));
   if (!is_outer(problem.scaling) && problem.grouping == ByteGrouping::kRowOffsets)
     encoded = encoded && encode_matrix_map(sa4, scales(problem.a_scales, problem.a_scale_rows, 4));
   if (problem.scaling == ByteScaling::kBlockBlock)
-    encoded = encoded &&
-              encode_matrix_map(c.swapped() ? sa : sb, scales(problem.b_scales, problem.b_scale_rows, c.swapped() ? c.tile_m : c.tile_n));
+    encoded =
+        encoded && encode_matrix_map(c.swapped() ? sa : sb, scales(problem.b_scales, problem.b_scale_rows, c.swapped() ? c.tile_m : c.tile_n));
   const ByteEpilogue& e = problem.epilogue;
   const int element_bytes = e.out == DType::kF32 || e.out == DType::kI32 ? 4 : (e.out == DType::kF16 || e.out == DType::kBf16 ? 2 : 1);
   const bool aligned = reinterpret_cast<std::uintptr_t>(problem.d) % 16 == 0 &&
                        (problem.d_is_col32 || (problem.d_pitch * element_bytes % 16 == 0 && problem.n * element_bytes % 16 == 0));
   const bool simple = (e.activation == Activation::kNone || e.activation == Activation::kRelu) && e.residual == nullptr && !e.accumulate;
   // Boxes of bytes have 128 columns; divisions of a plain range.
-  const bool bytes_fit = element_bytes > 1 || (has_byte_boxes(c) && e.out_scale >= 0x1p-40f && e.out_scale <= 0x1p40f);
+  const bool bytes_fit = element_bytes > 1 || (instance->byte_boxes && e.out_scale >= 0x1p-40f && e.out_scale <= 0x1p40f);
   const bool boxed = aligned && simple && bytes_fit;
   const bool plain =
       boxed && e.bias == nullptr && e.activation == Activation::kNone && problem.a_zeros == nullptr && problem.b_zeros == nullptr;

@@ -108,7 +108,6 @@ struct Consumer {
     return j % (kCount / 2) / 2 * 4 + j / (kCount / 2) * 2 + j % 2;
   }
 
-  /// kBorrow: the last kStages blocks are not released.
   __device__ void multiply_direct(Sums& sums, int blocks) {
     shared.full[at.stage].wait(at.parity);
     pin_all(sums);
@@ -119,13 +118,13 @@ struct Consumer {
       shared.full[next.stage].wait(next.parity);
       issue_all(sums, next.stage, true);
       wgmma_wait<1>();
-      if (!T::kBorrow || block <= blocks - T::kStages) release(at.stage);
+      release(at.stage);
       at = next;
     }
     if (T::kPingPong && lane == 0) shared.turn[group ^ 1].arrive();  // what is issued keeps the tensor cores busy until the other's is
     wgmma_wait<0>();
     pin_all(sums);
-    if (!T::kBorrow) release(at.stage);
+    release(at.stage);
     at.advance();
   }
 

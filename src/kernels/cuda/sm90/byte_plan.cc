@@ -20,7 +20,7 @@ constexpr std::array kConfigs = {
     ByteConfig{"256x128_cluster_1x2", 256, 128, 1, 2, 1260, 1260, 3900},
     ByteConfig{"128x176_pingpong", 128, 176, 1, 1, 704, 704, 4300, TileUse::kPingPong},
     ByteConfig{"128x128_pingpong", 128, 128, 1, 1, 512, 512, 4300, TileUse::kPingPong},
-    ByteConfig{"128x240", 128, 240, 1, 1, 960, 960, 6000, TileUse::kBorrow},
+    ByteConfig{"128x240", 128, 240, 1, 1, 960, 960, 5600},
     ByteConfig{"128x256_cluster_2x1_col32", 128, 256, 2, 1, 1350, 1350, 5600, TileUse::kCol32},
     ByteConfig{"128x192_cluster_2x1", 128, 192, 2, 1, 1075, 1075, 2200},
     ByteConfig{"128x192", 128, 192, 1, 1, 1090, 1090, 1900},

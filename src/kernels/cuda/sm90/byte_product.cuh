@@ -2,8 +2,9 @@
 /// The Hopper main loop of products of one-byte elements, D = epilogue(A * B^T), one kernel for all formats, scalings, groupings and tiles.
 ///
 /// Mapping:  persistent thread blocks. Producer threads, one or two, copy k blocks of 128 of A and B (and their scales) by TMA into a ring
-///           of stages; two consumer warpgroups multiply them by wgmma, each its own part of the tile. In clusters of two the thread blocks
-///           lie side by side and each loads half of the operand they share for both. A thread more, the storer, may start the stores.
+///           of stages; two consumer warpgroups multiply them by wgmma, each its own part of the tile, or each a tile of its own in turn
+///           (kPingPong). In clusters of two the thread blocks lie side by side and each loads half of the operand they share for both.
+///           A thread more, the storer, may start the stores.
 /// Scales:   integers, and fp8 in the tensor cores' own sums, stay in the accumulators until all of k is added up. Else wgmma sums 128 of
 ///           k into fresh accumulators, which are then promoted, sum = fma(accumulator, factor, sum), into fp32 registers:
 ///           factor = scale of A's row * scale of B's block. Other products run meanwhile (TileForm, Loop).
@@ -202,8 +203,7 @@ template <class T, int kElementBytes>
 struct BoxesOf {
   static constexpr int kSums = std::min(T::kCount, 64 / kElementBytes), kPerStrip = (T::kCount + kSums - 1) / kSums;
   static constexpr int kAll = T::kStrips * kPerStrip;
-  static constexpr int kTogether = T::kBorrow ? 1 : kAll <= T::kBoxes ? kAll : std::max(1, T::kBoxes / 2);
-  static constexpr int kSlots = T::kBoxes / kTogether;
+  static constexpr int kTogether = kAll <= T::kBoxes ? kAll : std::max(1, T::kBoxes / 2), kSlots = T::kBoxes / kTogether;
   static constexpr bool kWholeRows = kSums * 2 * kElementBytes == 128;
   /// The first of box i's sums: the last box of a strip may repeat some of the one before.
   static constexpr int first(int i) { return std::min(i % kPerStrip * kSums, T::kCount - kSums); }
@@ -385,13 +385,11 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
     if (T::kParts && p.schedule.parts > 1) {
       if constexpr (T::kParts) finish_share<T>(p, shared, piece, place, sums);
     } else {
-      if (needs_terms) wait_words();
-      if (needs_terms || T::kBorrow) named_sync(barrier, 128);
-      finish_tile<T>(p, d, shared, sums, piece, place, slots);
-      if constexpr (T::kBorrow) {  // the stages, once the stores have read them
-        if (starts_stores<T>(lane)) wait_stores_read<0>();
-        for (int stage = 0; stage < T::kStages; ++stage) consumer.release(stage);
+      if (needs_terms) {
+        wait_words();
+        named_sync(barrier, 128);
       }
+      finish_tile<T>(p, d, shared, sums, piece, place, slots);
     }
     __syncwarp();  // the note is read
     if (lane == 0) shared.read[note.stage].arrive();

@@ -21,7 +21,6 @@ enum class TileForm : std::uint8_t {
   kCol32,     ///< A lies in stripes of 32 columns
   kDeep,      ///< 64 rows: the warpgroups take every other k block instead of half of the columns, so that each wgmma is twice as wide
   kPingPong,  ///< each warpgroup has whole tiles of its own; they multiply in turn, and one finishes its tile under the other's products
-  kBorrow,    ///< for one tile per thread block: D is staged in the stages, which are free by then; k fills all of them
 };
 
 /// How a warpgroup multiplies.
@@ -43,7 +42,7 @@ struct ByteTile {
   static constexpr BytePair kPair = kPair_;
   static constexpr TileForm kForm = kForm_;
   static constexpr bool kSwapped = kForm == TileForm::kSwapped, kCol32 = kForm == TileForm::kCol32, kOuter = is_outer(kScaling);
-  static constexpr bool kPingPong = kForm == TileForm::kPingPong, kBorrow = kForm == TileForm::kBorrow;
+  static constexpr bool kPingPong = kForm == TileForm::kPingPong;
   using Sum = std::conditional_t<kPair == BytePair::kS8S8, int, float>;
   static constexpr int kClusterM = kShare == Share::kB ? 2 : 1, kClusterN = kShare == Share::kA ? 2 : 1, kCluster = kClusterM * kClusterN;
   static constexpr int kConsumers = 2, kConsumerThreads = kConsumers * 128;
@@ -74,10 +73,10 @@ struct ByteTile {
   using Terms = TileTerms<kGroupM, kGroupN, kOuter, std::is_same_v<Sum, int>>;
   static constexpr int kTermBytes = kSwapped ? 0 : (static_cast<int>(sizeof(Terms)) + 127) / 128 * 128;  ///< of a warpgroup
   /// Boxes of D that a warp has staged at once: a tile of 16-bit values, whose stores then run under the next tile's products. Of kPingPong
-  /// two, since all of a tile's end does.
-  static constexpr int kBoxes = kSwapped ? 1 : kBorrow ? kStages : kPingPong ? 2 : std::max(1, (kStrips * kGroupN) / 64);
-  /// Whether bytes of D leave in boxes, of 128 columns: promoted tiles of 192 have no code for it.
-  static constexpr bool kByteBoxes = kCount % 64 == 0 || ((kPingPong || kBorrow) && kCount >= 64);
+  /// two, since all of a tile's end does, and of 240 columns, which are for one tile per thread block.
+  static constexpr int kBoxes = kSwapped ? 1 : kPingPong || kTileN == 240 ? 2 : std::max(1, (kStrips * kGroupN) / 64);
+  /// Whether bytes of D leave in boxes, of 128 columns: of 128 rows, but not where tiles of 192 are promoted.
+  static constexpr bool kByteBoxes = kTileM >= 128 && kCount >= 64 && (kCount % 64 == 0 || kLoop == Loop::kDirect);
   /// Whether a tile can be cut into parts along k; then the sums of other parts come into memory of their own: of 3 parts, which take the
   /// most.
   static constexpr bool kParts = kCluster == 1 && kTileGroups == kConsumers && kStrips * kCount <= 32;
@@ -87,16 +86,14 @@ struct ByteTile {
   static constexpr bool kStorer = kBoxes > 1 && kTileScales;
   /// Sums of one half of the tile that each warpgroup of kAlternate gives the other.
   static constexpr int kExchangeBytes = kForm == TileForm::kDeep ? kConsumerThreads * kCount * 4 : 0;
-  static constexpr int kStaging =
-      kBorrow ? 0 : std::max(kSentBytes, kConsumers * 4 * kBoxes * kStagingBytes);  ///< a tile is staged, or sent in parts
+  static constexpr int kStaging = std::max(kSentBytes, kConsumers * 4 * kBoxes * kStagingBytes);  ///< a tile is staged, or sent in parts
   static constexpr int kBarriers = (kStages + kNotes) * 2 + kConsumers * 3 + (kParts ? 1 : 0);
   static constexpr int kShared = 1024 + kStages * (kStageBytes + kScaleBytesA + kScaleBytesB + kTileScaleBytes) + kStaging +
                                  kExchangeBytes + kConsumers * kTermBytes + kBarriers * static_cast<int>(sizeof(Barrier)) + kNotes * 64;
   static_assert(kTileM % 64 == 0 && kGroupM % 64 == 0 && kGroupN % 16 == 0 && kGroupN <= 256);
   static_assert(kForm != TileForm::kDeep || (kTileM == 64 && kShare == Share::kNothing));
   static_assert(!kSwapped || (kTileM == 128 && kShare == Share::kNothing));
-  static_assert(!(kPingPong || kBorrow) || kLoop == Loop::kDirect);
-  static_assert(!kBorrow || (kTileM == 128 && kShare == Share::kNothing));
+  static_assert(!kPingPong || kLoop == Loop::kDirect);
   static_assert(kBytesA % 1024 == 0 && kBytesB % 1024 == 0 && kShared <= 232448);
 };
 
@@ -167,10 +164,8 @@ struct ByteShared {
     sent = stored + T::kConsumers;
     notes = reinterpret_cast<PieceNote*>(sent + (T::kParts ? 1 : 0));
   }
-  /// Where warp `warp` of all consumers stages its box number i; kBorrow: in the rows of A that it alone has read.
-  __device__ std::byte* box(int warp, int i) const {
-    return T::kBorrow ? a(i) + warp * kStagingBytes : staging + (warp * T::kBoxes + i) * kStagingBytes;
-  }
+  /// Where warp `warp` of all consumers stages its box number i.
+  __device__ std::byte* box(int warp, int i) const { return staging + (warp * T::kBoxes + i) * kStagingBytes; }
   __device__ std::byte* a(int stage) const { return tiles + stage * T::kStageBytes; }
   __device__ std::byte* b(int stage) const { return tiles + stage * T::kStageBytes + T::kBytesA; }
   __device__ typename T::Terms& terms(int group) const { return *reinterpret_cast<typename T::Terms*>(terms_ + group * T::kTermBytes); }
