@@ -152,6 +152,20 @@ TEST_F(Int8MatmulTest, EveryRowTakesItsProducts) {
       }
 }
 
+/// More tiles than multiprocessors, in every row: notes, stages and turns go round several times.
+TEST_F(Int8MatmulTest, EveryRowTakesManyTiles) {
+  for (const std::string& name : int8_matmul_kernel_names())
+    for (const DType out : kOutputs) {
+      const std::int64_t m = 2310, n = 4432, k = 528;
+      const DeviceQuantized xq = quantized("int8:row", m, k), wq = quantized("int8:row:asym", n, k);
+      const Int8Matrix x = prepare_int8(xq, *stream_), w = prepare_int8(wq, *stream_);
+      Int8MatmulOptions options;
+      for (const MatmulChoice& choice : explain_matmul(x, w, Tensor::empty(out, {m, n}, kDevice)))
+        if (choice.name == name && choice.accepted) options.kernel = name;
+      if (!options.kernel.empty()) ASSERT_NO_FATAL_FAILURE(expect_right(xq, x, wq, w, out, options, 0, 0, name));
+    }
+}
+
 TEST_F(Int8MatmulTest, FewRowsMeetWeightsOfAnyNumberOfRows) {
   for (const std::int64_t m : {1, 9, 16})
     for (const std::int64_t n : {4100, 9001, 17000}) {
@@ -224,8 +238,9 @@ TEST(Int8MatmulPlan, NeedsNoDevice) {
   };
   EXPECT_EQ(chosen(1, 8192, 8192), "sm90_matmul_int8_int8_few_rows");
   EXPECT_EQ(chosen(64, 4096, 4096), "sm90_matmul_int8_int8_64x64");
-  EXPECT_EQ(chosen(2048, 1920, 1920), "sm90_matmul_int8_int8_128x256_cluster_2x1");
-  EXPECT_EQ(chosen(8192, 8192, 8192), "sm90_matmul_int8_int8_128x256_cluster_2x1");
+  EXPECT_EQ(chosen(2048, 1920, 1920), "sm90_matmul_int8_int8_128x240");
+  EXPECT_EQ(chosen(4096, 4096, 4096), "sm90_matmul_int8_int8_128x128_pingpong");
+  EXPECT_EQ(chosen(8192, 8192, 8192), "sm90_matmul_int8_int8_128x176_pingpong");
   EXPECT_TRUE(explain_int8_matmul(8, 64, 64, Scheme::parse("int4:block128")).empty());
 }
 

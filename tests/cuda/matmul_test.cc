@@ -69,6 +69,7 @@ struct Scales {
 };
 constexpr Scales kScalings[] = {{"block128", "128x128"}, {"tensor", "tensor"}, {"row", "row"},
                                 {"row", "tensor"},       {"tensor", "row"},    {"block128", "block128"}};
+constexpr const char* kPingPong[] = {"sm90_matmul_fp8_fp8_128x128_pingpong", "sm90_matmul_fp8_fp8_128x176_pingpong"};
 constexpr DType kOutputs[] = {DType::kBf16, DType::kF32, DType::kF16, DType::kF8E4m3, DType::kF8E5m2};
 
 class MatmulTest : public ::testing::Test {
@@ -208,6 +209,25 @@ TEST_F(MatmulTest, EveryRowTakesItsProducts) {
         }
 }
 
+/// More tiles than multiprocessors, in every row: notes, stages and turns go round several times.
+TEST_F(MatmulTest, EveryRowTakesManyTiles) {
+  for (const std::string& name : fp8_matmul_kernel_names())
+    for (const Scales& scales : {kScalings[0], kScalings[2]})
+      for (const DType out : kOutputs) {
+        const std::int64_t m = 2310, n = 4432, k = 528;
+        Case c{pool_->matrix(false, scales.x, 1, m, k, generator_),
+               pool_->matrix(false, scales.w, 1, n, k, generator_),
+               {m, n},
+               out,
+               {.fast_accumulation = true},
+               0,
+               0};
+        for (const MatmulChoice& choice : explain_matmul(c.x, c.w, Tensor::empty(out, c.y, kDevice), c.options))
+          if (choice.name == name && choice.accepted) c.options.kernel = name;
+        if (!c.options.kernel.empty()) ASSERT_NO_FATAL_FAILURE(expect_right(c, describe(c)));
+      }
+}
+
 TEST_F(MatmulTest, FewRowsMeetWeightsOfAnyNumberOfRows) {
   for (const Scales& scales : {kScalings[0], kScalings[1], kScalings[2]})
     for (const std::int64_t m : {1, 9, 16})
@@ -254,6 +274,8 @@ TEST_F(MatmulTest, GroupsOfRowsNeedNoAlignment) {
     if (bits_of(c.out) == 8) c.options.out_scale = 4.0f;
     if (pick(3) == 0) c.options.bias = pool_->floats(n, generator_);
     (counts ? c.options.row_counts : c.options.row_offsets) = table;
+    if (&scales != &kScalings[0] && &scales != &kScalings[5] && pick(2) == 0)
+      c.options.fast_accumulation = true, c.options.kernel = kPingPong[pick(2)];
     ASSERT_NO_FATAL_FAILURE(expect_right(c, "groups, case " + std::to_string(i) + ": " + describe(c)));
   }
 }
@@ -261,7 +283,8 @@ TEST_F(MatmulTest, GroupsOfRowsNeedNoAlignment) {
 TEST_F(MatmulTest, GroupsAlongDepthAccumulateGradients) {
   for (int i = 0; i < kRandomGroups / 2; ++i) {
     const Scales& scales = kScalings[pick(2) == 0 ? 5 : 1 + pick(2)];
-    const std::int64_t groups = 1 + pick(6), m = size(300), n = size(300);
+    const int most = i % 10 == 0 ? 1500 : 300;
+    const std::int64_t groups = 1 + pick(6), m = size(most), n = size(most);
     std::vector<std::int32_t> offsets{0};
     for (std::int64_t g = 0; g < groups; ++g) offsets.push_back(offsets.back() + (pick(3) == 0 ? 0 : 128 * pick(5)));
     const std::int64_t k = offsets.back();
@@ -276,6 +299,7 @@ TEST_F(MatmulTest, GroupsAlongDepthAccumulateGradients) {
            0};
     c.options.accumulate = c.out == DType::kF32 && pick(2) == 0;
     c.options.depth_offsets = table;
+    if (&scales != &kScalings[5] && pick(2) == 0) c.options.fast_accumulation = true, c.options.kernel = kPingPong[pick(2)];
     ASSERT_NO_FATAL_FAILURE(expect_right(c, "depth, case " + std::to_string(i) + ": " + describe(c)));
   }
 }

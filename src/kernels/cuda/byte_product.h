@@ -87,9 +87,10 @@ constexpr std::int64_t round_up_to_4(std::int64_t rows) { return (rows + 3) / 4 
 /// What a configuration is for.
 enum class TileUse : std::uint8_t {
   kAny,
-  kCol32,    ///< A in stripes of 32 columns
-  kSwapped,  ///< few rows of A: tile_m counts rows of B and tile_n rows of A
-  kFewRows,  ///< not the main loop, but the kernel of at most 16 rows
+  kCol32,     ///< A in stripes of 32 columns
+  kSwapped,   ///< few rows of A: tile_m counts rows of B and tile_n rows of A
+  kFewRows,   ///< not the main loop, but the kernel of at most 16 rows
+  kPingPong,  ///< a tile per warpgroup, whose end is hidden under the other's products
 };
 
 /// A way to run a product: the tile of a thread block, how many of them share operands, and the model's constants (sm90/byte_plan.cc).

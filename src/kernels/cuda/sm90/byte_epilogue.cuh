@@ -229,7 +229,7 @@ __device__ inline void store_any(const ByteOutput& out, const Sum (&sums)[kCount
   const int lane = thread_here() % 32;
   Sum* values = reinterpret_cast<Sum*>(staging);  // [16][32], columns exchanged against bank conflicts
 #pragma unroll 1
-  for (int part = 0; part < kCount / 16; ++part) {
+  for (int part = 0; part < (kCount + 15) / 16; ++part) {
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -240,7 +240,7 @@ __device__ inline void store_any(const ByteOutput& out, const Sum (&sums)[kCount
     const int c = part * 32 + lane;
 #pragma unroll 1
     for (int r = 0; r < min(place.rows, 16); ++r)
-      if (place.column + c < out.n)
+      if (c < kCount * 2 && place.column + c < out.n)
         store_sum<kOuter>(out, values[r * 32 + (lane ^ (r % 8 * 4))], place.row + r, place.column + c, place.a + r,
                           place.b + place.column + c);
   }

@@ -21,11 +21,12 @@ struct ByteInstance {
   BytePair pair;
   ByteKernel kernel;
   int shared_bytes, threads;
+  bool byte_boxes;
 };
 
 template <class T>
 constexpr ByteInstance instance(std::string_view config) {
-  return {config, T::kScaling, T::kPair, byte_product<T>, T::kShared, T::kThreads};
+  return {config, T::kScaling, T::kPair, byte_product<T>, T::kShared, T::kThreads, T::kByteBoxes};
 }
 
 std::span<const ByteInstance> fp8_tile_scaled();  ///< 1x128 x 128x128, e4m3

@@ -91,7 +91,7 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
                        (problem.d_is_col32 || (problem.d_pitch * element_bytes % 16 == 0 && problem.n * element_bytes % 16 == 0));
   const bool simple = (e.activation == Activation::kNone || e.activation == Activation::kRelu) && e.residual == nullptr && !e.accumulate;
   // Boxes of bytes have 128 columns; divisions of a plain range.
-  const bool bytes_fit = element_bytes > 1 || (c.tile_n % 128 == 0 && c.tile_m >= 128 && e.out_scale >= 0x1p-40f && e.out_scale <= 0x1p40f);
+  const bool bytes_fit = element_bytes > 1 || (instance->byte_boxes && e.out_scale >= 0x1p-40f && e.out_scale <= 0x1p40f);
   const bool boxed = aligned && simple && bytes_fit;
   const bool plain =
       boxed && e.bias == nullptr && e.activation == Activation::kNone && problem.a_zeros == nullptr && problem.b_zeros == nullptr;

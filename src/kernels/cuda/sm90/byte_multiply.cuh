@@ -71,17 +71,34 @@ struct Consumer {
   static __device__ std::uint32_t offset_of(int stage) {
     return __shfl_sync(0xFFFFFFFFu, static_cast<std::uint32_t>(stage * (T::kStageBytes / 16)), 0);
   }
-  /// Four products, 128 along k; `add` says whether the first adds to what is there.
+  /// Four products of a strip, 128 along k; `add` says whether the first adds to what is there.
   template <int kCount>
-  __device__ void issue(Sum (&into)[kCount], int stage, int strip, bool add) const {
-    const std::uint32_t offset = offset_of(stage), a = first_a + offset + strip * (64 * 128 / 16), b = first_b + offset;
-    wgmma_fence();
+  __device__ void multiply_strip(Sum (&into)[kCount], std::uint32_t offset, int strip, bool add) const {
+    const std::uint32_t a = first_a + offset + strip * (64 * 128 / 16), b = first_b + offset;
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       const std::uint64_t left = T::kCol32 ? stripe_operand(a + step * (T::kTileM * 32 / 16)) : operand(a + step * 2);
       wgmma<T::kPair>(into, left, operand(b + step * 2), add || step > 0);
     }
+  }
+  template <int kCount>
+  __device__ void issue(Sum (&into)[kCount], int stage, int strip, bool add) const {
+    const std::uint32_t offset = offset_of(stage);
+    wgmma_fence();
+    multiply_strip(into, offset, strip, add);
     wgmma_commit();
+  }
+  /// The same of all strips.
+  __device__ void issue_all(Sums& sums, int stage, bool add) const {
+    const std::uint32_t offset = offset_of(stage);
+    wgmma_fence();
+#pragma unroll
+    for (int strip = 0; strip < T::kStrips; ++strip) multiply_strip(sums[strip], offset, strip, add);
+    wgmma_commit();
+  }
+  static __device__ void pin_all(Sums& sums) {
+#pragma unroll
+    for (int strip = 0; strip < T::kStrips; ++strip) pin(sums[strip]);
   }
 
   /// The sum that is promoted as the j-th: those of one row, then those of the other. Neighbouring instructions then have the same factor,
@@ -93,19 +110,20 @@ struct Consumer {
 
   __device__ void multiply_direct(Sums& sums, int blocks) {
     shared.full[at.stage].wait(at.parity);
-    pin(sums[0]);
-    issue(sums[0], at.stage, 0, false);
+    pin_all(sums);
+    issue_all(sums, at.stage, false);
     for (int block = 1; block < blocks; ++block) {
       Position next = at;
       next.advance();
       shared.full[next.stage].wait(next.parity);
-      issue(sums[0], next.stage, 0, true);
+      issue_all(sums, next.stage, true);
       wgmma_wait<1>();
       release(at.stage);
       at = next;
     }
+    if (T::kPingPong && lane == 0) shared.turn[group ^ 1].arrive();  // what is issued keeps the tensor cores busy until the other's is
     wgmma_wait<0>();
-    pin(sums[0]);
+    pin_all(sums);
     release(at.stage);
     at.advance();
   }

@@ -1,6 +1,7 @@
 /// Which configuration a product runs in: an estimate of each, the lowest wins.
 ///
 ///   cycles = start + rounds * (k blocks of a part * cycles of a block + cycles of the end),   rounds = ceil(tiles * parts / workers)
+/// Of kPingPong the end counts once, since the others run under products; a change of turns takes some cycles too.
 ///
 /// A block's cycles hold what bounds the configuration: the tensor cores, promotion, shared memory, or what comes in from the second-level
 /// cache. The constants are fitted to measurements on an H200 (docs/kernels/cuda_fp8_products.md), to the plans' order first of all.
@@ -17,7 +18,9 @@ namespace {
 constexpr std::array kConfigs = {
     ByteConfig{"256x128", 256, 128, 1, 1, 1350, 1350, 2700},
     ByteConfig{"256x128_cluster_1x2", 256, 128, 1, 2, 1260, 1260, 3900},
-    ByteConfig{"128x256_cluster_2x1", 128, 256, 2, 1, 1300, 1200, 3500},
+    ByteConfig{"128x176_pingpong", 128, 176, 1, 1, 704, 704, 4300, TileUse::kPingPong},
+    ByteConfig{"128x128_pingpong", 128, 128, 1, 1, 512, 512, 4300, TileUse::kPingPong},
+    ByteConfig{"128x240", 128, 240, 1, 1, 960, 960, 5600},
     ByteConfig{"128x256_cluster_2x1_col32", 128, 256, 2, 1, 1350, 1350, 5600, TileUse::kCol32},
     ByteConfig{"128x192_cluster_2x1", 128, 192, 2, 1, 1075, 1075, 2200},
     ByteConfig{"128x192", 128, 192, 1, 1, 1090, 1090, 1900},
@@ -33,7 +36,7 @@ constexpr std::array kConfigs = {
 
 constexpr int kTileK = 128, kMostParts = 3, kLargestPartedTile = 128 * 64;
 constexpr double kCyclesPerMicrosecond = 1700.0, kStartCycles = 2900.0, kPartCycles = 2600.0, kPartCyclesPerElement = 0.2,
-                 kWideCyclesPerElement = 0.08;
+                 kWideCyclesPerElement = 0.08, kTurnCycles = 500.0;
 /// Of the kernel of few rows: microseconds, and bytes of B per microsecond; fp8 of more than 8 rows converts too much.
 constexpr double kFewRowsStart = 3.0, kFewRowsBytes = 3.9e6, kFewRowsBytesSlow = 2.6e6;
 
@@ -68,14 +71,15 @@ double estimate_byte_plan(const ByteProblem& problem, const BytePlan& plan) {
   if (c.use == TileUse::kFewRows)
     return kFewRowsStart +
            static_cast<double>(problem.n) * problem.k / (problem.is_int8 || problem.m <= 8 ? kFewRowsBytes : kFewRowsBytesSlow);
-  const bool direct = problem.is_int8 || (problem.scaling == ByteScaling::kOuterFast && c.tile_m == 128 && c.tile_n == 256);
   const double groups_along_k = problem.grouping == ByteGrouping::kDepth ? problem.groups : 1;
   const double blocks = ceil_div(ceil_div(problem.k, kTileK), plan.parts) / groups_along_k;
   const bool wide = problem.epilogue.out == DType::kF32 || problem.epilogue.out == DType::kI32;
   const double end = c.end_cycles + (plan.parts > 1 ? kPartCycles + kPartCyclesPerElement * c.tile_m * c.tile_n : 0.0) +
                      (wide ? kWideCyclesPerElement * c.tile_m * c.tile_n : 0.0);
   const int rounds = ceil_div(std::int64_t{plan.tiles} * plan.parts, plan.workers);
-  return (kStartCycles + rounds * (blocks * (direct ? c.direct_block_cycles : c.block_cycles) + end)) / kCyclesPerMicrosecond;
+  const double block_cycles = problem.is_int8 ? c.direct_block_cycles : c.block_cycles;
+  const double ends = c.use == TileUse::kPingPong ? rounds * kTurnCycles + end : rounds * end;
+  return (kStartCycles + rounds * blocks * block_cycles + ends) / kCyclesPerMicrosecond;
 }
 
 BytePlan choose_byte_plan(const ByteProblem& problem, int multiprocessors) {

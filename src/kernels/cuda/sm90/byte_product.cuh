@@ -2,8 +2,9 @@
 /// The Hopper main loop of products of one-byte elements, D = epilogue(A * B^T), one kernel for all formats, scalings, groupings and tiles.
 ///
 /// Mapping:  persistent thread blocks. Producer threads, one or two, copy k blocks of 128 of A and B (and their scales) by TMA into a ring
-///           of stages; two consumer warpgroups multiply them by wgmma, each its own part of the tile. In clusters of two the thread blocks
-///           lie side by side and each loads half of the operand they share for both. A thread more, the storer, may start the stores.
+///           of stages; two consumer warpgroups multiply them by wgmma, each its own part of the tile, or each a tile of its own in turn
+///           (kPingPong). In clusters of two the thread blocks lie side by side and each loads half of the operand they share for both.
+///           A thread more, the storer, may start the stores.
 /// Scales:   integers, and fp8 in the tensor cores' own sums, stay in the accumulators until all of k is added up. Else wgmma sums 128 of
 ///           k into fresh accumulators, which are then promoted, sum = fma(accumulator, factor, sum), into fp32 registers:
 ///           factor = scale of A's row * scale of B's block. Other products run meanwhile (TileForm, Loop).
@@ -28,25 +29,29 @@ __device__ TilePlace place_of(const ByteParams& p, const BytePiece& piece, int r
 template <class T>
 __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtensorMap& b, const CUtensorMap& sa, const CUtensorMap& sb,
                         const CUtensorMap& sa4, const ByteShared<T>& shared, int worker, int rank, unsigned which) {
-  prefetch_map(a);
-  prefetch_map(b);
-  if constexpr (T::kScalesOfA) prefetch_map(sa);
-  if constexpr (T::kScalesOfB) prefetch_map(sb);
   RingPosition<T::kStages> at;
   RingPosition<T::kNotes> note;
   unsigned turn = 0;
   ByteWork work(p.schedule, p.m, worker);
   BytePiece piece{};
-  wait_for_earlier_kernels();  // groups and operands come from memory that they may write
+  int blocks_before = 0;
+  const auto tell = [&](const TilePlace& place, bool last) {
+    shared.read[note.stage].wait(note.parity ^ 1u);
+    shared.notes[note.stage] = {piece, place, blocks_before, last};
+    shared.noted[note.stage].arrive();
+  };
+  if (p.schedule.grouping != ByteGrouping::kNone) wait_for_earlier_kernels();  // groups come from memory that they may write
   for (bool more = true; more; note.advance()) {
     more = work.next(piece);
     const TilePlace place = more ? place_of<T>(p, piece, rank) : TilePlace{};
-    if (which == 0) {
-      shared.read[note.stage].wait(note.parity ^ 1u);
-      shared.notes[note.stage] = {piece, place, !more};
-      shared.noted[note.stage].arrive();
+    if (which == 0) tell(place, !more);
+    if (T::kPingPong && !more) {  // each warpgroup's end
+      note.advance();
+      tell(place, true);
     }
     if (!more) break;
+    if constexpr (T::kPingPong) blocks_before += piece.k_end - piece.k_begin;
+    wait_for_earlier_kernels();  // and so do operands
     const bool by_rows = p.schedule.grouping == ByteGrouping::kRowOffsets || p.schedule.grouping == ByteGrouping::kRowCounts;
     const int row_a = piece.first_row + place.row, row_b = (by_rows ? piece.group * p.n : 0) + place.column;
     // Boxes of scales start at multiples of 16 bytes. A group's rows may not (any_row): then the box starts up to three scales early, and a
@@ -196,9 +201,13 @@ __device__ bool starts_stores(int lane) {
 /// one fence, and leave together.
 template <class T, int kElementBytes>
 struct BoxesOf {
-  static constexpr int kSums = std::min(T::kCount, 64 / kElementBytes), kPerStrip = T::kCount / kSums, kAll = T::kStrips * kPerStrip;
+  static constexpr int kSums = std::min(T::kCount, 64 / kElementBytes), kPerStrip = (T::kCount + kSums - 1) / kSums;
+  static constexpr int kAll = T::kStrips * kPerStrip;
   static constexpr int kTogether = kAll <= T::kBoxes ? kAll : std::max(1, T::kBoxes / 2), kSlots = T::kBoxes / kTogether;
   static constexpr bool kWholeRows = kSums * 2 * kElementBytes == 128;
+  /// The first of box i's sums: the last box of a strip may repeat some of the one before.
+  static constexpr int first(int i) { return std::min(i % kPerStrip * kSums, T::kCount - kSums); }
+  static_assert(kAll % kTogether == 0);
   static constexpr bool kStored = T::kStorer && kWholeRows && kAll <= T::kBoxes;  ///< the storer can take them: a whole tile is staged
 };
 
@@ -211,7 +220,7 @@ template <class T>
 __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const ByteShared<T>& shared, const ByteSums<T>& sums,
                             const BytePiece& piece, const TilePlace& place, unsigned& slots) {
   const int here = thread_here(), lane = here % 32, warp = here % 128 / 32, group = here / 128;
-  std::byte* const staging = shared.staging + (group * 4 + warp) * T::kBoxes * kStagingBytes;
+  std::byte* const staging = shared.box(group * 4 + warp, 0);
   const StripPlace part = place_of_group<T>(p, piece, place, group);
   const auto first_of = [&](int strip) { return strip * 64 + warp * 16; };
   if (T::kSwapped || !p.out.boxed) {
@@ -234,7 +243,8 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
       const bool stored = Boxes::kStored && p.out.storer;
 #pragma unroll
       for (int from = 0; from < kAll; from += kTogether) {
-        std::byte* const slot = staging + (stored ? 0 : slots % kSlots) * (kTogether * kStagingBytes);
+        const int first_box = (stored ? 0 : slots % kSlots) * kTogether;
+        const auto box = [&](int i) { return shared.box(group * 4 + warp, first_box + i); };
         ++slots;
         if (stored)
           shared.stored[group].wait(slots);  // for the tile before; of the first one for the phase before the barrier's first
@@ -243,27 +253,27 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < kTogether; ++i) {
-          const int strip = (from + i) / kPerStrip, at = (from + i) % kPerStrip * kSums;
+          const int strip = (from + i) / kPerStrip, at = Boxes::first(from + i);
           float v[kSums];
           finish_sums<kOut == DType::kI32, kPlain>(p.out, shared.terms(group), sums[strip] + at, v, first_of(strip) + lane / 4,
                                                    at * 2 + lane % 4 * 2);
           if constexpr (kElementBytes == 4)
-            stage_32_bit(v, slot + i * kStagingBytes);
+            stage_32_bit(v, box(i));
           else if constexpr (kElementBytes == 2)
-            stage_16_bit<kOut == DType::kF16>(v, slot + i * kStagingBytes);
+            stage_16_bit<kOut == DType::kF16>(v, box(i));
           else
-            stage_8_bit(p.out, v, slot + i * kStagingBytes);
+            stage_8_bit(p.out, v, box(i));
         }
         fence_shared_for_copies();
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < kTogether; ++i) {
-          const int strip = (from + i) / kPerStrip, column = part.column + (from + i) % kPerStrip * kSums * 2;
+          const int strip = (from + i) / kPerStrip, column = part.column + Boxes::first(from + i) * 2;
           const int rows = part.rows - first_of(strip);
           if (!Boxes::kWholeRows || !leaves_as_box(p.out, rows))
-            store_box<kElementBytes, kSums * 2>(p.out, part.row + first_of(strip), rows, column, slot + i * kStagingBytes);
+            store_box<kElementBytes, kSums * 2>(p.out, part.row + first_of(strip), rows, column, box(i));
           else if (!stored && starts_stores<T>(lane))
-            copy_box_out(d, column, static_cast<int>(part.row) + first_of(strip), slot + i * kStagingBytes);
+            copy_box_out(d, column, static_cast<int>(part.row) + first_of(strip), box(i));
         }
         if (stored) {
           __syncwarp();
@@ -284,7 +294,7 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
         put.template operator()<DType::kF32, false>();
       else if (out == DType::kI32) {
         if constexpr (std::is_same_v<typename T::Sum, int>) put.template operator()<DType::kI32, kPlain>();
-      } else if constexpr (T::kCount % 64 == 0)
+      } else if constexpr (T::kByteBoxes)
         put.template operator()<DType::kI8, kPlain>();
     };
     if (p.out.plain)
@@ -312,8 +322,8 @@ __device__ void store_tiles(const ByteParams& p, const CUtensorMap& d, const Byt
       for (int i = 0; i < 4 * Boxes::kAll; ++i) {  // the boxes of four warps
         const int box = i % Boxes::kAll, first = box / Boxes::kPerStrip * 64 + i / Boxes::kAll * 16;
         if (leaves_as_box(p.out, part.rows - first))
-          copy_box_out(d, part.column + box % Boxes::kPerStrip * Boxes::kSums * 2, static_cast<int>(part.row) + first,
-                       shared.staging + (group * 4 * T::kBoxes + i / Boxes::kAll * T::kBoxes + box) * kStagingBytes);
+          copy_box_out(d, part.column + Boxes::first(box) * 2, static_cast<int>(part.row) + first,
+                       shared.box(group * 4 + i / Boxes::kAll, box));
       }
       commit_stores();
     }
@@ -328,8 +338,9 @@ template <class T>
 __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteShared<T>& shared) {
   Consumer<T> consumer(shared);
   const int lane = consumer.lane, group = consumer.group;
-  if (T::kLoop == Loop::kTurns && group == 1 && lane == 0) shared.turn[0].arrive();
+  if ((T::kLoop == Loop::kTurns || T::kPingPong) && group == 1 && lane == 0) shared.turn[0].arrive();
   RingPosition<T::kNotes> note;
+  if (T::kPingPong && group == 1) note.advance();
   const bool needs_terms = !T::kSwapped && p.out.boxed && p.schedule.parts == 1 && (T::kOuter || p.out.epilogue.bias != nullptr);
   const int barrier = 2 + group;
   unsigned slots = 0;
@@ -355,6 +366,10 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
 #pragma unroll
     for (int i = 0; i < T::kStrips * T::kCount; ++i) sums[i / T::kCount][i % T::kCount] = 0;
     if (blocks > 0) {
+      if constexpr (T::kPingPong) {
+        consumer.at = {told.blocks_before % T::kStages, static_cast<unsigned>(told.blocks_before / T::kStages)};
+        shared.turn[group].wait(consumer.turns++);
+      }
       if constexpr (T::kLoop == Loop::kDirect)
         consumer.multiply_direct(sums, blocks);
       else if constexpr (T::kLoop == Loop::kPipelined)
@@ -363,6 +378,9 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
         consumer.multiply_alternately(sums, blocks, scale_row, early);
       else
         consumer.multiply_in_strips(sums, blocks, scale_row, early);
+    } else if (T::kPingPong) {
+      shared.turn[group].wait(consumer.turns++);
+      if (lane == 0) shared.turn[group ^ 1].arrive();
     }
     if (T::kParts && p.schedule.parts > 1) {
       if constexpr (T::kParts) finish_share<T>(p, shared, piece, place, sums);
@@ -375,7 +393,7 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
     }
     __syncwarp();  // the note is read
     if (lane == 0) shared.read[note.stage].arrive();
-    note.advance();
+    note.advance(T::kPingPong ? 2 : 1);
   }
   if (starts_stores<T>(lane)) wait_stores_read<0>();
 }
@@ -395,10 +413,17 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const bool storer = p.out.storer && (element_bytes == 2   ? BoxesOf<T, 2>::kStored
                                        : element_bytes == 1 ? BoxesOf<T, 1>::kStored
                                                             : BoxesOf<T, 4>::kStored);
+  if (warp == T::kConsumers * 4 && is_elected()) {  // before all else: the first copies would wait for them
+    prefetch_map(a);
+    prefetch_map(b);
+    if constexpr (T::kScalesOfA) prefetch_map(sa);
+    if constexpr (T::kScalesOfB) prefetch_map(sb);
+    if (p.out.boxed && !p.out.col32) prefetch_map(d);
+  }
   if (warp == 0 && is_elected()) {
     for (int stage = 0; stage < T::kStages; ++stage) {
       shared.full[stage].init(T::kTileScales ? 2 : 1);
-      shared.empty[stage].init((T::kLoop == Loop::kAlternate ? 1 : T::kConsumers) * 4 * T::kCluster);
+      shared.empty[stage].init((T::kLoop == Loop::kAlternate ? 1 : T::kTileGroups) * 4 * T::kCluster);
     }
     for (int group = 0; group < T::kConsumers; ++group) {
       shared.turn[group].init(4);
@@ -407,7 +432,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
     for (int note = 0; note < T::kNotes; ++note) {
       shared.noted[note].init(1);
-      shared.read[note].init(T::kConsumers * 4 + (storer ? 1 : 0));
+      shared.read[note].init(T::kTileGroups * 4 + (storer ? 1 : 0));
     }
     if (parted) {
       const int part = static_cast<int>(blockIdx.x) % p.schedule.parts;

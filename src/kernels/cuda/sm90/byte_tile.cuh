@@ -17,9 +17,10 @@ enum class Share : std::uint8_t { kNothing, kA, kB };
 
 enum class TileForm : std::uint8_t {
   kPlain,
-  kSwapped,  ///< few rows: the weights take wgmma's 64 rows, the rows of A its columns; D is stored transposed
-  kCol32,    ///< A lies in stripes of 32 columns
-  kDeep,     ///< 64 rows: the warpgroups take every other k block instead of half of the columns, so that each wgmma is twice as wide
+  kSwapped,   ///< few rows: the weights take wgmma's 64 rows, the rows of A its columns; D is stored transposed
+  kCol32,     ///< A lies in stripes of 32 columns
+  kDeep,      ///< 64 rows: the warpgroups take every other k block instead of half of the columns, so that each wgmma is twice as wide
+  kPingPong,  ///< each warpgroup has whole tiles of its own; they multiply in turn, and one finishes its tile under the other's products
 };
 
 /// How a warpgroup multiplies.
@@ -41,11 +42,13 @@ struct ByteTile {
   static constexpr BytePair kPair = kPair_;
   static constexpr TileForm kForm = kForm_;
   static constexpr bool kSwapped = kForm == TileForm::kSwapped, kCol32 = kForm == TileForm::kCol32, kOuter = is_outer(kScaling);
+  static constexpr bool kPingPong = kForm == TileForm::kPingPong;
   using Sum = std::conditional_t<kPair == BytePair::kS8S8, int, float>;
   static constexpr int kClusterM = kShare == Share::kB ? 2 : 1, kClusterN = kShare == Share::kA ? 2 : 1, kCluster = kClusterM * kClusterN;
   static constexpr int kConsumers = 2, kConsumerThreads = kConsumers * 128;
-  static constexpr int kGroupsM = kTileM >= 128 ? 2 : 1, kGroupsN = kConsumers / kGroupsM;  ///< warpgroups along m and n
-  static constexpr int kGroupM = kTileM / kGroupsM, kGroupN = kTileN / kGroupsN;            ///< a warpgroup's part
+  static constexpr int kTileGroups = kPingPong ? 1 : kConsumers;                                       ///< warpgroups that share a tile
+  static constexpr int kGroupsM = kTileM >= 128 ? kTileGroups : 1, kGroupsN = kTileGroups / kGroupsM;  ///< along m and n
+  static constexpr int kGroupM = kTileM / kGroupsM, kGroupN = kTileN / kGroupsN;                       ///< a warpgroup's part
   static constexpr int kStrips = kGroupM / 64;  ///< products of 64 rows that it computes one after the other
   static constexpr int kCount = kGroupN / 2;    ///< sums of a thread and strip
   static constexpr int kThreads = kConsumerThreads + 128;
@@ -69,15 +72,18 @@ struct ByteTile {
   static constexpr int kNotes = 4;  ///< pieces that the producer may be ahead of the consumers
   using Terms = TileTerms<kGroupM, kGroupN, kOuter, std::is_same_v<Sum, int>>;
   static constexpr int kTermBytes = kSwapped ? 0 : (static_cast<int>(sizeof(Terms)) + 127) / 128 * 128;  ///< of a warpgroup
-  /// Boxes of D that a warp has staged at once: a tile of 16-bit values, whose stores then run under the next tile's products.
-  static constexpr int kBoxes = kSwapped ? 1 : std::max(1, (kStrips * kGroupN) / 64);
+  /// Boxes of D that a warp has staged at once: a tile of 16-bit values, whose stores then run under the next tile's products. Of kPingPong
+  /// two, since all of a tile's end does, and of 240 columns, which are for one tile per thread block.
+  static constexpr int kBoxes = kSwapped ? 1 : kPingPong || kTileN == 240 ? 2 : std::max(1, (kStrips * kGroupN) / 64);
+  /// Whether bytes of D leave in boxes, of 128 columns: of 128 rows, but not where tiles of 192 are promoted.
+  static constexpr bool kByteBoxes = kTileM >= 128 && kCount >= 64 && (kCount % 64 == 0 || kLoop == Loop::kDirect);
   /// Whether a tile can be cut into parts along k; then the sums of other parts come into memory of their own: of 3 parts, which take the
   /// most.
-  static constexpr bool kParts = kCluster == 1 && kStrips * kCount <= 32;
+  static constexpr bool kParts = kCluster == 1 && kTileGroups == kConsumers && kStrips * kCount <= 32;
   static constexpr int kSentBytes = kParts ? 2 * ((kStrips * kCount / 4 + 2) / 3) * kConsumerThreads * 16 : 0;
   /// Whether a thread of its own, the storer, can start the stores of large tiles: the copies' unit takes a tile of 16-bit values in about
   /// 1,300 cycles, and whoever starts the stores waits for that. Of int8 and of promoted outer scales it was no faster.
-  static constexpr bool kStorer = kBoxes > 1 && (kTileScales || kScaling == ByteScaling::kOuterFast);
+  static constexpr bool kStorer = kBoxes > 1 && kTileScales;
   /// Sums of one half of the tile that each warpgroup of kAlternate gives the other.
   static constexpr int kExchangeBytes = kForm == TileForm::kDeep ? kConsumerThreads * kCount * 4 : 0;
   static constexpr int kStaging = std::max(kSentBytes, kConsumers * 4 * kBoxes * kStagingBytes);  ///< a tile is staged, or sent in parts
@@ -87,7 +93,7 @@ struct ByteTile {
   static_assert(kTileM % 64 == 0 && kGroupM % 64 == 0 && kGroupN % 16 == 0 && kGroupN <= 256);
   static_assert(kForm != TileForm::kDeep || (kTileM == 64 && kShare == Share::kNothing));
   static_assert(!kSwapped || (kTileM == 128 && kShare == Share::kNothing));
-  static_assert(kLoop != Loop::kDirect || kStrips == 1);
+  static_assert(!kPingPong || kLoop == Loop::kDirect);
   static_assert(kBytesA % 1024 == 0 && kBytesB % 1024 == 0 && kShared <= 232448);
 };
 
@@ -112,7 +118,8 @@ struct TilePlace {
 struct PieceNote {
   BytePiece piece;
   TilePlace place;
-  bool last;  ///< no piece: the end
+  int blocks_before;  ///< of kPingPong: k blocks of the pieces before
+  bool last;          ///< no piece: the end
 };
 static_assert(sizeof(PieceNote) <= 64);
 
@@ -157,6 +164,8 @@ struct ByteShared {
     sent = stored + T::kConsumers;
     notes = reinterpret_cast<PieceNote*>(sent + (T::kParts ? 1 : 0));
   }
+  /// Where warp `warp` of all consumers stages its box number i.
+  __device__ std::byte* box(int warp, int i) const { return staging + (warp * T::kBoxes + i) * kStagingBytes; }
   __device__ std::byte* a(int stage) const { return tiles + stage * T::kStageBytes; }
   __device__ std::byte* b(int stage) const { return tiles + stage * T::kStageBytes + T::kBytesA; }
   __device__ typename T::Terms& terms(int group) const { return *reinterpret_cast<typename T::Terms*>(terms_ + group * T::kTermBytes); }

@@ -9,7 +9,9 @@ std::span<const ByteInstance> fp8_other() {
   using enum BytePair;
   static const ByteInstance instances[] = {
       instance<ByteTile<256, 128, 3, Share::kA, kOuter>>("256x128_cluster_1x2"),
-      instance<ByteTile<128, 256, 3, Share::kB, kOuterFast>>("128x256_cluster_2x1"),
+      instance<ByteTile<128, 176, 4, Share::kNothing, kOuterFast, kE4m3E4m3, TileForm::kPingPong>>("128x176_pingpong"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kOuterFast, kE4m3E4m3, TileForm::kPingPong>>("128x128_pingpong"),
+      instance<ByteTile<128, 240, 4, Share::kNothing, kOuterFast>>("128x240"),
       instance<ByteTile<128, 128, 5, Share::kNothing, kOuter>>("128x128"),
       instance<ByteTile<128, 64, 8, Share::kNothing, kOuter>>("128x64"),
       instance<ByteTile<64, 64, 11, Share::kNothing, kOuter, kE4m3E4m3, TileForm::kDeep>>("64x64"),

@@ -8,7 +8,9 @@ std::span<const ByteInstance> int8_instances() {
   using enum ByteScaling;
   using enum BytePair;
   static const ByteInstance instances[] = {
-      instance<ByteTile<128, 256, 3, Share::kB, kOuter, kS8S8>>("128x256_cluster_2x1"),
+      instance<ByteTile<128, 176, 4, Share::kNothing, kOuter, kS8S8, TileForm::kPingPong>>("128x176_pingpong"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kOuter, kS8S8, TileForm::kPingPong>>("128x128_pingpong"),
+      instance<ByteTile<128, 240, 4, Share::kNothing, kOuter, kS8S8>>("128x240"),
       instance<ByteTile<128, 256, 3, Share::kB, kOuter, kS8S8, TileForm::kCol32>>("128x256_cluster_2x1_col32"),
       instance<ByteTile<128, 128, 5, Share::kNothing, kOuter, kS8S8>>("128x128"),
       instance<ByteTile<128, 64, 8, Share::kNothing, kOuter, kS8S8>>("128x64"),
