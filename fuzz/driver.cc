@@ -4,7 +4,7 @@
 // number and START alone, so a test that passes once passes always.
 //
 //   driver INPUTS FOLDER [START]      driver 1 FILE.input: the one that crashed
-//   NARROW_FUZZ_SECONDS     ends earlier; so does SIGINT
+//   NARROW_FUZZ_SECONDS     ends earlier; so does SIGINT, with the exit code 130
 //   NARROW_FUZZ_LONGEST     the most bytes of an input (4096)
 //   NARROW_FUZZ_DICTIONARY  words to put in, in libFuzzer's format
 //   NARROW_FUZZ_KEEP        a folder for the inputs that reached a new edge
@@ -27,8 +27,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -64,9 +66,11 @@ const char* setting(const char* name, const char* otherwise) {
 
 // ---- counters of edges ----
 
+using Line = std::array<std::uint64_t, 8>;  // of counters, a byte each
+
 struct Counters {
   std::uint8_t *begin, *end;
-  std::vector<std::uint8_t> seen;  // a bit for each power of two that a counter has had
+  std::vector<Line> seen;  // a bit for each power of two that a counter has had
 };
 std::vector<Counters>& counters() {
   static std::vector<Counters> all;
@@ -80,25 +84,35 @@ void clear_counters() {
   for (const Counters& part : counters()) std::memset(part.begin, 0, static_cast<std::size_t>(part.end - part.begin));
 }
 
-/// What the last input reached that none had before.
+/// The highest bit of each of eight bytes.
+std::uint64_t highest_bits(std::uint64_t bytes) {
+  bytes |= bytes >> 1 & 0x7F7F7F7F7F7F7F7Fu;
+  bytes |= bytes >> 2 & 0x3F3F3F3F3F3F3F3Fu;
+  bytes |= bytes >> 4 & 0x0F0F0F0F0F0F0F0Fu;
+  return bytes ^ (bytes >> 1 & 0x7F7F7F7F7F7F7F7Fu);
+}
+
+/// What the last input reached that none had before. Most counters are zero: lines of them are passed over at once.
 News news() {
   News found = News::kNone;
   for (Counters& part : counters()) {
-    const std::size_t size = static_cast<std::size_t>(part.end - part.begin);
-    for (std::size_t i = 0; i < size;) {
-      std::uint64_t eight = 0;
-      if (i + sizeof eight <= size) {
-        std::memcpy(&eight, part.begin + i, sizeof eight);
-        if (eight == 0) {
-          i += sizeof eight;
-          continue;
-        }
+    for (std::size_t line = 0; line < part.seen.size(); ++line) {
+      Line now, fresh;
+      const std::size_t place = line * sizeof now, rest = static_cast<std::size_t>(part.end - part.begin) - place;
+      if (rest >= sizeof now) {
+        std::memcpy(&now, part.begin + place, sizeof now);
+      } else {
+        now = {};
+        std::memcpy(&now, part.begin + place, rest);
       }
-      for (const std::size_t end = std::min(i + sizeof eight, size); i < end; ++i) {
-        const std::uint8_t bit = std::bit_floor(part.begin[i]);
-        if ((part.seen[i] & bit) == bit) continue;
-        found = std::max(found, part.seen[i] == 0 ? News::kEdge : News::kOftener);
-        part.seen[i] |= bit;
+      if (std::accumulate(now.begin(), now.end(), std::uint64_t{0}, std::bit_or<>()) == 0) continue;
+      Line& seen = part.seen[line];
+      for (std::size_t i = 0; i < now.size(); ++i) fresh[i] = highest_bits(now[i]) & ~seen[i];
+      if (std::accumulate(fresh.begin(), fresh.end(), std::uint64_t{0}, std::bit_or<>()) == 0) continue;
+      for (std::size_t i = 0; i < now.size(); ++i) {
+        for (int bit = 0; bit < 64; bit += 8)
+          if ((fresh[i] >> bit & 0xFFu) != 0) found = std::max(found, (seen[i] >> bit & 0xFFu) == 0 ? News::kEdge : News::kOftener);
+        seen[i] |= fresh[i];
       }
     }
   }
@@ -108,7 +122,9 @@ News news() {
 std::size_t edges() {
   std::size_t count = 0;
   for (const Counters& part : counters())
-    count += static_cast<std::size_t>(std::count_if(part.seen.begin(), part.seen.end(), [](std::uint8_t bits) { return bits != 0; }));
+    for (const Line& line : part.seen)
+      for (const std::uint64_t bits : line)
+        for (int bit = 0; bit < 64; bit += 8) count += (bits >> bit & 0xFFu) != 0 ? 1 : 0;
   return count;
 }
 
@@ -210,12 +226,23 @@ std::string mutated(const std::string& input, const std::string& other, std::siz
   return {buffer.begin(), buffer.begin() + static_cast<std::ptrdiff_t>(size)};
 }
 
+const std::string& one_of(const std::vector<std::string>& inputs, std::size_t first) {
+  return inputs[below(2) == 0 ? first + below(inputs.size() - first) : below(inputs.size())];
+}
+
+/// Of two inputs mostly the one that takes less time.
+const std::string& shorter(const std::string& a, const std::string& b) {
+  const bool wanted = below(4) != 0;
+  return (a.size() <= b.size()) == wanted ? a : b;
+}
+
 }  // namespace
 
 extern "C" void __sanitizer_cov_8bit_counters_init(std::uint8_t* begin, std::uint8_t* end) {
   for (const Counters& part : counters())
     if (part.begin == begin) return;
-  if (begin != end) counters().push_back({begin, end, std::vector<std::uint8_t>(static_cast<std::size_t>(end - begin))});
+  const std::size_t lines = (static_cast<std::size_t>(end - begin) + sizeof(Line) - 1) / sizeof(Line);
+  if (begin != end) counters().push_back({begin, end, std::vector<Line>(lines)});
 }
 extern "C" thread_local std::uintptr_t __sancov_lowest_stack;
 thread_local std::uintptr_t __sancov_lowest_stack = 0;  // how deep the stack was is not used
@@ -303,7 +330,7 @@ int main(int count, char** arguments) {
   const bool is_guided = !counters().empty();
   std::size_t first = 0;  // of the inputs to begin with: those that were found last count for more
   while (executions < wanted && !is_over && (executions % 256 != 0 || passed() < seconds)) {
-    const std::string& input = inputs[below(2) == 0 ? first + below(inputs.size() - first) : below(inputs.size())];
+    const std::string& input = is_guided ? shorter(one_of(inputs, first), one_of(inputs, first)) : one_of(inputs, first);
     const std::string next = mutated(input, inputs[below(inputs.size())], is_guided ? longest : std::max(2 * input.size(), longest));
     run(next, kept);
     if (!is_guided) {
@@ -318,5 +345,5 @@ int main(int count, char** arguments) {
   }
   std::printf("%zu seeds, %lld inputs, %.0f a second, %zu found, %zu edges\n", seeds, static_cast<long long>(executions),
               static_cast<double>(executions) / passed(), inputs.size() - seeds, edges());
-  return 0;
+  return is_over ? 130 : 0;
 }

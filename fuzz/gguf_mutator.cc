@@ -1,6 +1,5 @@
-#pragma once
-/// Mutations of a GGUF file where its structure is: lengths, counts, types, dimensions and offsets get values of interest, texts other
-/// bytes.
+// Mutations of a GGUF file where its structure is: lengths, counts, types, dimensions and offsets get values of interest, texts other
+// bytes.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +9,7 @@
 
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
 
-namespace narrow::fuzz {
+namespace {
 
 /// Walks a header as far as it can be read and notes the place of every number.
 class GgufFields {
@@ -72,7 +71,9 @@ class GgufFields {
   std::vector<Field> fields_, texts_;
 };
 
-inline std::size_t mutate_gguf(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
+}  // namespace
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
   constexpr std::uint64_t kNumbers[] = {0,
                                         1,
                                         2,
@@ -129,5 +130,3 @@ inline std::size_t mutate_gguf(std::uint8_t* data, std::size_t size, std::size_t
   std::memcpy(data + field.offset, &value, field.width);
   return size;
 }
-
-}  // namespace narrow::fuzz

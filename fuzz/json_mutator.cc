@@ -1,5 +1,4 @@
-#pragma once
-/// The hooks by which libFuzzer and the smoke driver change inputs, for targets that read JSON. Included once, by the target.
+// The hooks by which libFuzzer and our driver change inputs, for targets that read JSON.
 
 #include "json_mutator.h"
 
