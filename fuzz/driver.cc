@@ -10,6 +10,7 @@
 //   NARROW_FUZZ_KEEP        a folder for the inputs that reached a new edge
 //
 // The input that runs now lies beside the program, or in that folder, as <program>.input: after a crash it is the one.
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -25,10 +26,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -54,9 +52,32 @@ std::atomic<std::int64_t> executions = 0;
 
 std::size_t below(std::size_t count) { return count == 0 ? 0 : generator() % count; }
 
-std::string text_of(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+std::string text_of(const std::string& path) {
+  std::string text;
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr) return text;
+  char part[4096];
+  for (std::size_t count = 0; (count = std::fread(part, 1, sizeof part, file)) > 0;) text.append(part, count);
+  std::fclose(file);
+  return text;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr) return;
+  std::fwrite(text.data(), 1, text.size(), file);
+  std::fclose(file);
+}
+
+/// The texts of a folder's files; nothing where it is none.
+std::vector<std::string> texts_of(const std::string& folder) {
+  std::vector<std::string> texts;
+  DIR* open = opendir(folder.c_str());
+  if (open == nullptr) return texts;
+  for (const dirent* entry = nullptr; (entry = readdir(open)) != nullptr;)
+    if (entry->d_name[0] != '.') texts.push_back(text_of(folder + "/" + entry->d_name));
+  closedir(open);
+  return texts;
 }
 
 const char* setting(const char* name, const char* otherwise) {
@@ -133,13 +154,13 @@ std::size_t edges() {
 /// The input that runs now, in a mapped file, where a crash leaves it.
 class Kept {
  public:
-  explicit Kept(const std::filesystem::path& path) : path_(path) {
+  explicit Kept(const std::string& path) : path_(path) {
     const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (descriptor < 0 || ftruncate(descriptor, kRoom) != 0) std::abort();
     place_ = static_cast<char*>(mmap(nullptr, kRoom, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0));
     if (place_ == MAP_FAILED) std::abort();
   }
-  ~Kept() { std::filesystem::remove(path_); }
+  ~Kept() { unlink(path_.c_str()); }
   Kept(const Kept&) = delete;
   Kept& operator=(const Kept&) = delete;
   /// Its size first, as eight bytes: a file of another length each time would be a system call each time.
@@ -156,7 +177,7 @@ class Kept {
 
  private:
   static constexpr std::size_t kRoom = sizeof(std::uint64_t) + kLargest;
-  std::filesystem::path path_;
+  std::string path_;
   char* place_;
 };
 
@@ -184,10 +205,12 @@ void watch(int) {
 }
 
 /// The words of a dictionary: lines [NAME=]"TEXT" with \\, \" and \xNN.
-std::vector<std::string> words_of(const std::filesystem::path& path) {
+std::vector<std::string> words_of(const std::string& path) {
   std::vector<std::string> found;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
+  const std::string text = text_of(path);
+  for (std::size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
+    end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
     const std::size_t first = line.find('"'), last = line.rfind('"');
     if (line.starts_with('#') || first == std::string::npos || first == last) continue;
     std::string word;
@@ -207,8 +230,8 @@ std::vector<std::string> words_of(const std::filesystem::path& path) {
 }
 
 /// Of an input that is kept: no two runs have the same.
-std::string name_of_find(const std::filesystem::path& program, std::int64_t number) {
-  return program.filename().string() + "-" + std::to_string(getpid()) + "-" + std::to_string(number);
+std::string name_of_find(const std::string& program, std::int64_t number) {
+  return program + "-" + std::to_string(getpid()) + "-" + std::to_string(number);
 }
 
 std::string mutated(const std::string& input, const std::string& other, std::size_t longest) {
@@ -296,17 +319,13 @@ int main(int count, char** arguments) {
   const std::int64_t wanted = std::atoll(arguments[1]);
   generator.seed(count == 4 ? static_cast<unsigned>(std::atoi(arguments[3])) : 20240607u);
   const std::size_t longest = std::min<std::size_t>(std::strtoull(setting("NARROW_FUZZ_LONGEST", "4096"), nullptr, 10), kLargest);
-  const std::filesystem::path keep = setting("NARROW_FUZZ_KEEP", ""), dictionary = setting("NARROW_FUZZ_DICTIONARY", "");
+  const std::string keep = setting("NARROW_FUZZ_KEEP", ""), dictionary = setting("NARROW_FUZZ_DICTIONARY", "");
   if (!dictionary.empty()) words = words_of(dictionary);
-  const std::filesystem::path program(arguments[0]);
-  Kept kept((keep.empty() ? program : keep / (program.filename().string() + "." + std::to_string(getpid()))).string() + ".input");
+  const std::string path = arguments[0], program = path.substr(path.rfind('/') + 1);
+  Kept kept((keep.empty() ? path : keep + "/" + program + "." + std::to_string(getpid())) + ".input");
 
-  std::vector<std::string> inputs;
-  if (std::filesystem::is_directory(arguments[2])) {
-    for (const auto& entry : std::filesystem::directory_iterator(arguments[2])) inputs.push_back(text_of(entry.path()));
-  } else {
-    inputs.push_back(Kept::taken(text_of(arguments[2])));
-  }
+  std::vector<std::string> inputs = texts_of(arguments[2]);
+  if (inputs.empty()) inputs.push_back(Kept::taken(text_of(arguments[2])));
   std::erase_if(inputs, [](const std::string& input) { return input.size() > kLargest; });
   std::sort(inputs.begin(), inputs.end());  // folders have no order of their own
   if (inputs.empty()) {
@@ -341,7 +360,7 @@ int main(int count, char** arguments) {
     if (reached == News::kNone) continue;
     inputs.push_back(next);
     first = inputs.size() - inputs.size() / 4;
-    if (reached == News::kEdge && !keep.empty()) std::ofstream(keep / name_of_find(program, executions), std::ios::binary) << next;
+    if (reached == News::kEdge && !keep.empty()) write_text(keep + "/" + name_of_find(program, executions), next);
   }
   std::printf("%zu seeds, %lld inputs, %.0f a second, %zu found, %zu edges\n", seeds, static_cast<long long>(executions),
               static_cast<double>(executions) / passed(), inputs.size() - seeds, edges());

@@ -1,9 +1,10 @@
-// What the memory sanitizer is told of the few functions of libstdc++ that were compiled without it: what they have written. `ld --wrap` leads the
-// library's calls here (fuzz/CMakeLists.txt names them); this file is compiled without the sanitizer itself.
+// What the memory sanitizer is told of the few functions of libstdc++ that were compiled without it: what they have written. `ld --wrap`
+// leads the library's calls here (fuzz/CMakeLists.txt names them); this file is compiled without the sanitizer itself.
 #include <sanitizer/msan_interface.h>
 
 #include <filesystem>
 #include <map>
+#include <regex>
 #include <stdexcept>
 #include <string>
 
@@ -102,4 +103,37 @@ void __wrap__ZNSt13runtime_errorC1ERKS_(Failure* failure, const Failure* other) 
   __real__ZNSt13runtime_errorC1ERKS_(failure, other);
   written(*failure);
 }
+
+// locale(), locale(other), locale = other: one pointer.
+void __real__ZNSt6localeC1Ev(void** locale);
+void __wrap__ZNSt6localeC1Ev(void** locale) {
+  __real__ZNSt6localeC1Ev(locale);
+  __msan_unpoison(locale, sizeof *locale);
+}
+void __real__ZNSt6localeC1ERKS_(void** locale, const void* other);
+void __wrap__ZNSt6localeC1ERKS_(void** locale, const void* other) {
+  __real__ZNSt6localeC1ERKS_(locale, other);
+  __msan_unpoison(locale, sizeof *locale);
+}
+void** __real__ZNSt6localeaSERKS_(void** locale, const void* other);
+void** __wrap__ZNSt6localeaSERKS_(void** locale, const void* other) {
+  __real__ZNSt6localeaSERKS_(locale, other);
+  __msan_unpoison(locale, sizeof *locale);
+  return locale;
+}
+
+// std::__throw_regex_error: what it has thrown goes on.
+[[noreturn]] void __real__ZSt19__throw_regex_errorNSt15regex_constants10error_typeE(std::regex_constants::error_type error);
+[[noreturn]] void __wrap__ZSt19__throw_regex_errorNSt15regex_constants10error_typeE(std::regex_constants::error_type error) {
+  try {
+    __real__ZSt19__throw_regex_errorNSt15regex_constants10error_typeE(error);
+  } catch (const std::regex_error& failure) {
+    __msan_unpoison(&failure, sizeof failure);
+    written(failure);
+    throw;
+  }
+}
+
+// std::__throw_out_of_range_fmt puts a sentence together that nobody reads.
+[[noreturn]] void __wrap__ZSt24__throw_out_of_range_fmtPKcz(const char* format, ...) { throw std::out_of_range(format); }
 }
