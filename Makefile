@@ -78,7 +78,7 @@ test-threads: setup ## the programs that share work among threads, under the thr
 	  LD_LIBRARY_PATH=$$(llvm-config --libdir 2> /dev/null || echo /usr/lib/llvm-14/lib) \
 	  ctest --preset tsan -R "^($$(echo $(THREADED) | tr ' ' '|'))$$"
 
-test-memory: setup ## the seeds of every fuzz target under valgrind (slow)
+test-memory: setup ## the fuzz targets under the memory sanitizer, their seeds under valgrind (slow)
 	@tools/dev/memory_check.sh
 
 test-offline: build ## the tests in a network namespace of their own, where there is nobody to talk to

@@ -1,29 +1,14 @@
 #pragma once
-/// The bytes of a fuzzer as a regular file, for readers that take a path: memory, overwritten each time.
+/// The bytes of a fuzzer under a path, for readers that take one.
 
-#include <sys/mman.h>
-#include <unistd.h>
-
+#include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <string>
+#include <filesystem>
 
 namespace narrow::fuzz {
 
-class AsFile {
- public:
-  AsFile() : descriptor_(memfd_create("fuzz", MFD_CLOEXEC)), path_("/proc/self/fd/" + std::to_string(descriptor_)) {}
-  const std::string& with(const std::uint8_t* data, std::size_t size) {
-    if (pwrite(descriptor_, data, size, 0) != static_cast<ssize_t>(size)) std::abort();
-    if (size < size_ && ftruncate(descriptor_, static_cast<off_t>(size)) != 0) std::abort();
-    size_ = size;
-    return path_;
-  }
-
- private:
-  int descriptor_;
-  std::size_t size_ = 0;
-  std::string path_;
-};
+/// What is opened under the path has these bytes, until the next call. In the tests' builds it is a file in memory (as_file.cc), in the
+/// fuzzers' the reader of files is another one, which makes no system calls (memory_reader.cc).
+const std::filesystem::path& as_file(const std::uint8_t* data, std::size_t size);
 
 }  // namespace narrow::fuzz

@@ -2,14 +2,12 @@
 #include <cmath>
 
 #include "as_file.h"
-#include "json_target.h"
 #include "narrow/error.h"
 #include "narrow/model.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static narrow::fuzz::AsFile file;
   try {
-    const narrow::ModelConfig config = narrow::read_model_config(file.with(data, size));
+    const narrow::ModelConfig config = narrow::read_model_config(narrow::fuzz::as_file(data, size));
     if (config.layers < 1 || config.windows.size() != static_cast<std::size_t>(config.layers) || config.heads % config.kv_heads != 0 ||
         config.head_dim % 2 != 0 || !std::isfinite(config.norm_epsilon) || config.rope.original_positions < 0)
       std::abort();

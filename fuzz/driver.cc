@@ -4,12 +4,13 @@
 // number and START alone, so a test that passes once passes always.
 //
 //   driver INPUTS FOLDER [START]      driver 1 FILE.input: the one that crashed
-//   NARROW_FUZZ_SECONDS     ends earlier; so does SIGINT
+//   NARROW_FUZZ_SECONDS     ends earlier; so does SIGINT, with the exit code 130
 //   NARROW_FUZZ_LONGEST     the most bytes of an input (4096)
 //   NARROW_FUZZ_DICTIONARY  words to put in, in libFuzzer's format
 //   NARROW_FUZZ_KEEP        a folder for the inputs that reached a new edge
 //
 // The input that runs now lies beside the program, or in that folder, as <program>.input: after a crash it is the one.
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -25,10 +26,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -52,9 +52,32 @@ std::atomic<std::int64_t> executions = 0;
 
 std::size_t below(std::size_t count) { return count == 0 ? 0 : generator() % count; }
 
-std::string text_of(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+std::string text_of(const std::string& path) {
+  std::string text;
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr) return text;
+  char part[4096];
+  for (std::size_t count = 0; (count = std::fread(part, 1, sizeof part, file)) > 0;) text.append(part, count);
+  std::fclose(file);
+  return text;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr) return;
+  std::fwrite(text.data(), 1, text.size(), file);
+  std::fclose(file);
+}
+
+/// The texts of a folder's files; nothing where it is none.
+std::vector<std::string> texts_of(const std::string& folder) {
+  std::vector<std::string> texts;
+  DIR* open = opendir(folder.c_str());
+  if (open == nullptr) return texts;
+  for (const dirent* entry = nullptr; (entry = readdir(open)) != nullptr;)
+    if (entry->d_name[0] != '.') texts.push_back(text_of(folder + "/" + entry->d_name));
+  closedir(open);
+  return texts;
 }
 
 const char* setting(const char* name, const char* otherwise) {
@@ -64,9 +87,11 @@ const char* setting(const char* name, const char* otherwise) {
 
 // ---- counters of edges ----
 
+using Line = std::array<std::uint64_t, 8>;  // of counters, a byte each
+
 struct Counters {
   std::uint8_t *begin, *end;
-  std::vector<std::uint8_t> seen;  // a bit for each power of two that a counter has had
+  std::vector<Line> seen;  // a bit for each power of two that a counter has had
 };
 std::vector<Counters>& counters() {
   static std::vector<Counters> all;
@@ -80,25 +105,35 @@ void clear_counters() {
   for (const Counters& part : counters()) std::memset(part.begin, 0, static_cast<std::size_t>(part.end - part.begin));
 }
 
-/// What the last input reached that none had before.
+/// The highest bit of each of eight bytes.
+std::uint64_t highest_bits(std::uint64_t bytes) {
+  bytes |= bytes >> 1 & 0x7F7F7F7F7F7F7F7Fu;
+  bytes |= bytes >> 2 & 0x3F3F3F3F3F3F3F3Fu;
+  bytes |= bytes >> 4 & 0x0F0F0F0F0F0F0F0Fu;
+  return bytes ^ (bytes >> 1 & 0x7F7F7F7F7F7F7F7Fu);
+}
+
+/// What the last input reached that none had before. Most counters are zero: lines of them are passed over at once.
 News news() {
   News found = News::kNone;
   for (Counters& part : counters()) {
-    const std::size_t size = static_cast<std::size_t>(part.end - part.begin);
-    for (std::size_t i = 0; i < size;) {
-      std::uint64_t eight = 0;
-      if (i + sizeof eight <= size) {
-        std::memcpy(&eight, part.begin + i, sizeof eight);
-        if (eight == 0) {
-          i += sizeof eight;
-          continue;
-        }
+    for (std::size_t line = 0; line < part.seen.size(); ++line) {
+      Line now, fresh;
+      const std::size_t place = line * sizeof now, rest = static_cast<std::size_t>(part.end - part.begin) - place;
+      if (rest >= sizeof now) {
+        std::memcpy(&now, part.begin + place, sizeof now);
+      } else {
+        now = {};
+        std::memcpy(&now, part.begin + place, rest);
       }
-      for (const std::size_t end = std::min(i + sizeof eight, size); i < end; ++i) {
-        const std::uint8_t bit = std::bit_floor(part.begin[i]);
-        if ((part.seen[i] & bit) == bit) continue;
-        found = std::max(found, part.seen[i] == 0 ? News::kEdge : News::kOftener);
-        part.seen[i] |= bit;
+      if (std::accumulate(now.begin(), now.end(), std::uint64_t{0}, std::bit_or<>()) == 0) continue;
+      Line& seen = part.seen[line];
+      for (std::size_t i = 0; i < now.size(); ++i) fresh[i] = highest_bits(now[i]) & ~seen[i];
+      if (std::accumulate(fresh.begin(), fresh.end(), std::uint64_t{0}, std::bit_or<>()) == 0) continue;
+      for (std::size_t i = 0; i < now.size(); ++i) {
+        for (int bit = 0; bit < 64; bit += 8)
+          if ((fresh[i] >> bit & 0xFFu) != 0) found = std::max(found, (seen[i] >> bit & 0xFFu) == 0 ? News::kEdge : News::kOftener);
+        seen[i] |= fresh[i];
       }
     }
   }
@@ -108,7 +143,9 @@ News news() {
 std::size_t edges() {
   std::size_t count = 0;
   for (const Counters& part : counters())
-    count += static_cast<std::size_t>(std::count_if(part.seen.begin(), part.seen.end(), [](std::uint8_t bits) { return bits != 0; }));
+    for (const Line& line : part.seen)
+      for (const std::uint64_t bits : line)
+        for (int bit = 0; bit < 64; bit += 8) count += (bits >> bit & 0xFFu) != 0 ? 1 : 0;
   return count;
 }
 
@@ -117,13 +154,13 @@ std::size_t edges() {
 /// The input that runs now, in a mapped file, where a crash leaves it.
 class Kept {
  public:
-  explicit Kept(const std::filesystem::path& path) : path_(path) {
+  explicit Kept(const std::string& path) : path_(path) {
     const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (descriptor < 0 || ftruncate(descriptor, kRoom) != 0) std::abort();
     place_ = static_cast<char*>(mmap(nullptr, kRoom, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0));
     if (place_ == MAP_FAILED) std::abort();
   }
-  ~Kept() { std::filesystem::remove(path_); }
+  ~Kept() { unlink(path_.c_str()); }
   Kept(const Kept&) = delete;
   Kept& operator=(const Kept&) = delete;
   /// Its size first, as eight bytes: a file of another length each time would be a system call each time.
@@ -140,7 +177,7 @@ class Kept {
 
  private:
   static constexpr std::size_t kRoom = sizeof(std::uint64_t) + kLargest;
-  std::filesystem::path path_;
+  std::string path_;
   char* place_;
 };
 
@@ -168,10 +205,12 @@ void watch(int) {
 }
 
 /// The words of a dictionary: lines [NAME=]"TEXT" with \\, \" and \xNN.
-std::vector<std::string> words_of(const std::filesystem::path& path) {
+std::vector<std::string> words_of(const std::string& path) {
   std::vector<std::string> found;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
+  const std::string text = text_of(path);
+  for (std::size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
+    end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
     const std::size_t first = line.find('"'), last = line.rfind('"');
     if (line.starts_with('#') || first == std::string::npos || first == last) continue;
     std::string word;
@@ -191,8 +230,8 @@ std::vector<std::string> words_of(const std::filesystem::path& path) {
 }
 
 /// Of an input that is kept: no two runs have the same.
-std::string name_of_find(const std::filesystem::path& program, std::int64_t number) {
-  return program.filename().string() + "-" + std::to_string(getpid()) + "-" + std::to_string(number);
+std::string name_of_find(const std::string& program, std::int64_t number) {
+  return program + "-" + std::to_string(getpid()) + "-" + std::to_string(number);
 }
 
 std::string mutated(const std::string& input, const std::string& other, std::size_t longest) {
@@ -210,12 +249,23 @@ std::string mutated(const std::string& input, const std::string& other, std::siz
   return {buffer.begin(), buffer.begin() + static_cast<std::ptrdiff_t>(size)};
 }
 
+const std::string& one_of(const std::vector<std::string>& inputs, std::size_t first) {
+  return inputs[below(2) == 0 ? first + below(inputs.size() - first) : below(inputs.size())];
+}
+
+/// Of two inputs mostly the one that takes less time.
+const std::string& shorter(const std::string& a, const std::string& b) {
+  const bool wanted = below(4) != 0;
+  return (a.size() <= b.size()) == wanted ? a : b;
+}
+
 }  // namespace
 
 extern "C" void __sanitizer_cov_8bit_counters_init(std::uint8_t* begin, std::uint8_t* end) {
   for (const Counters& part : counters())
     if (part.begin == begin) return;
-  if (begin != end) counters().push_back({begin, end, std::vector<std::uint8_t>(static_cast<std::size_t>(end - begin))});
+  const std::size_t lines = (static_cast<std::size_t>(end - begin) + sizeof(Line) - 1) / sizeof(Line);
+  if (begin != end) counters().push_back({begin, end, std::vector<Line>(lines)});
 }
 extern "C" thread_local std::uintptr_t __sancov_lowest_stack;
 thread_local std::uintptr_t __sancov_lowest_stack = 0;  // how deep the stack was is not used
@@ -269,17 +319,13 @@ int main(int count, char** arguments) {
   const std::int64_t wanted = std::atoll(arguments[1]);
   generator.seed(count == 4 ? static_cast<unsigned>(std::atoi(arguments[3])) : 20240607u);
   const std::size_t longest = std::min<std::size_t>(std::strtoull(setting("NARROW_FUZZ_LONGEST", "4096"), nullptr, 10), kLargest);
-  const std::filesystem::path keep = setting("NARROW_FUZZ_KEEP", ""), dictionary = setting("NARROW_FUZZ_DICTIONARY", "");
+  const std::string keep = setting("NARROW_FUZZ_KEEP", ""), dictionary = setting("NARROW_FUZZ_DICTIONARY", "");
   if (!dictionary.empty()) words = words_of(dictionary);
-  const std::filesystem::path program(arguments[0]);
-  Kept kept((keep.empty() ? program : keep / (program.filename().string() + "." + std::to_string(getpid()))).string() + ".input");
+  const std::string path = arguments[0], program = path.substr(path.rfind('/') + 1);
+  Kept kept((keep.empty() ? path : keep + "/" + program + "." + std::to_string(getpid())) + ".input");
 
-  std::vector<std::string> inputs;
-  if (std::filesystem::is_directory(arguments[2])) {
-    for (const auto& entry : std::filesystem::directory_iterator(arguments[2])) inputs.push_back(text_of(entry.path()));
-  } else {
-    inputs.push_back(Kept::taken(text_of(arguments[2])));
-  }
+  std::vector<std::string> inputs = texts_of(arguments[2]);
+  if (inputs.empty()) inputs.push_back(Kept::taken(text_of(arguments[2])));
   std::erase_if(inputs, [](const std::string& input) { return input.size() > kLargest; });
   std::sort(inputs.begin(), inputs.end());  // folders have no order of their own
   if (inputs.empty()) {
@@ -303,7 +349,7 @@ int main(int count, char** arguments) {
   const bool is_guided = !counters().empty();
   std::size_t first = 0;  // of the inputs to begin with: those that were found last count for more
   while (executions < wanted && !is_over && (executions % 256 != 0 || passed() < seconds)) {
-    const std::string& input = inputs[below(2) == 0 ? first + below(inputs.size() - first) : below(inputs.size())];
+    const std::string& input = is_guided ? shorter(one_of(inputs, first), one_of(inputs, first)) : one_of(inputs, first);
     const std::string next = mutated(input, inputs[below(inputs.size())], is_guided ? longest : std::max(2 * input.size(), longest));
     run(next, kept);
     if (!is_guided) {
@@ -314,9 +360,9 @@ int main(int count, char** arguments) {
     if (reached == News::kNone) continue;
     inputs.push_back(next);
     first = inputs.size() - inputs.size() / 4;
-    if (reached == News::kEdge && !keep.empty()) std::ofstream(keep / name_of_find(program, executions), std::ios::binary) << next;
+    if (reached == News::kEdge && !keep.empty()) write_text(keep + "/" + name_of_find(program, executions), next);
   }
   std::printf("%zu seeds, %lld inputs, %.0f a second, %zu found, %zu edges\n", seeds, static_cast<long long>(executions),
               static_cast<double>(executions) / passed(), inputs.size() - seeds, edges());
-  return 0;
+  return is_over ? 130 : 0;
 }

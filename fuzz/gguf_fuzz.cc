@@ -4,15 +4,10 @@
 #include <vector>
 
 #include "as_file.h"
-#include "gguf_mutator.h"
 #include "io/gguf_codes.h"
 #include "io/gguf_file.h"
 #include "methods/gguf_llama.h"
 #include "narrow/error.h"
-
-extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
-  return narrow::fuzz::mutate_gguf(data, size, most, seed);
-}
 
 namespace {
 
@@ -35,14 +30,13 @@ void read_blocks(const narrow::io::GgufTensor& tensor, const std::uint8_t* data)
 /// What is read is written again with the same tensors.
 void check_writer(const narrow::io::GgufHeader& header) {
   constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 16;
-  static narrow::fuzz::AsFile file;
   auto pairs = header.metadata;
   std::erase_if(pairs, [](const auto& pair) { return pair.first == "general.alignment"; });  // the writer has its own
   const narrow::io::GgufHeader layout = narrow::io::layout_gguf(pairs, header.tensors);
   if (layout.file_bytes > kMostBytes) return;
   std::string bytes = layout.text;
   bytes.resize(static_cast<std::size_t>(layout.file_bytes));
-  const narrow::io::FileReader reader(file.with(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()));
+  const narrow::io::FileReader reader(narrow::fuzz::as_file(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()));
   narrow::io::GgufHeader again;
   try {
     again = narrow::io::read_gguf(reader);
@@ -57,9 +51,8 @@ void check_writer(const narrow::io::GgufHeader& header) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static narrow::fuzz::AsFile file;
   try {
-    const narrow::io::FileReader reader(file.with(data, size));
+    const narrow::io::FileReader reader(narrow::fuzz::as_file(data, size));
     const narrow::io::GgufHeader header = narrow::io::read_gguf(reader);
     for (const narrow::io::GgufTensor& tensor : header.tensors) {
       if (tensor.begin > size || tensor.bytes > size - tensor.begin) std::abort();

@@ -10,7 +10,6 @@
 #include "as_file.h"
 #include "io/interop.h"
 #include "io/modelopt.h"
-#include "json_target.h"
 #include "narrow/error.h"
 #include "narrow/format.h"
 #include "narrow/quantize.h"
@@ -86,16 +85,15 @@ void check_writer(const narrow::io::InteropFormat& format, const narrow::io::Int
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static narrow::fuzz::AsFile file;
   try {
     const std::string_view text(reinterpret_cast<const char*>(data), size);
     const Json input = narrow::io::parse_json(text, "input");
-    if (Json(narrow::io::parse_ordered_json(text, "input")) != input) std::abort();
+    if (size % 8 == 0 && Json(narrow::io::parse_ordered_json(text, "input")) != input) std::abort();  // the same lexer: not every time
     if (!input.is_object() || !input.contains("tensors") || !input.contains("quantization_config")) return 0;
     const std::optional<std::string> bytes = as_safetensors(input.at("tensors"));
     if (!bytes) return 0;
     const narrow::Checkpoint checkpoint =
-        narrow::open_checkpoint(file.with(reinterpret_cast<const std::uint8_t*>(bytes->data()), bytes->size()));
+        narrow::open_checkpoint(narrow::fuzz::as_file(reinterpret_cast<const std::uint8_t*>(bytes->data()), bytes->size()));
     const auto reader = narrow::io::InteropReader::open(checkpoint, input.at("quantization_config"));
     if (narrow::ecosystem_of(checkpoint) || !reader) return 0;  // a single file says nothing of itself
     const narrow::Ecosystem ecosystem = reader->format().ecosystem;

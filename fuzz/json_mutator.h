@@ -25,28 +25,29 @@ class JsonParts {
   };
   std::vector<Span> values, keys, elements;  ///< an element: what lies between two commas, with its key
 
-  explicit JsonParts(std::string_view text) {
+  /// Those of this text, in the place of those of another.
+  void find(std::string_view text) {
     constexpr std::string_view kBlanks = " \t\r\n";
-    std::vector<std::size_t> containers, starts;  // of the open ones; of their current elements
-    for (std::vector<Span>* spans : {&values, &keys, &elements}) spans->reserve(text.size() / 8);
+    for (std::vector<Span>* spans : {&values, &keys, &elements}) spans->clear();
+    for (std::vector<std::size_t>* places : {&containers_, &starts_}) places->clear();
     const auto end_element = [&](std::size_t end) {
-      if (starts.empty()) return;
-      if (text.substr(starts.back(), end - starts.back()).find_first_not_of(kBlanks) != std::string_view::npos)
-        elements.push_back({starts.back(), end, starts.size()});
-      starts.back() = end + 1;
+      if (starts_.empty()) return;
+      if (text.substr(starts_.back(), end - starts_.back()).find_first_not_of(kBlanks) != std::string_view::npos)
+        elements.push_back({starts_.back(), end, starts_.size()});
+      starts_.back() = end + 1;
     };
     for (std::size_t i = 0; i < text.size();) {
       const char c = text[i];
       if (c == '{' || c == '[') {
-        containers.push_back(i);
-        starts.push_back(++i);
+        containers_.push_back(i);
+        starts_.push_back(++i);
       } else if (c == '}' || c == ']') {
         end_element(i);
         ++i;
-        if (containers.empty()) continue;
-        values.push_back({containers.back(), i, containers.size() - 1});
-        containers.pop_back();
-        starts.pop_back();
+        if (containers_.empty()) continue;
+        values.push_back({containers_.back(), i, containers_.size() - 1});
+        containers_.pop_back();
+        starts_.pop_back();
       } else if (c == ',') {
         end_element(i++);
       } else if (c == ':' || kBlanks.find(c) != std::string_view::npos) {
@@ -55,13 +56,15 @@ class JsonParts {
         const std::size_t end = c == '"' ? end_of_text(text, i) : std::min(text.find_first_of(",:{}[]\" \t\r\n", i), text.size());
         const std::size_t next = text.find_first_not_of(kBlanks, end);
         const bool is_key = next != std::string_view::npos && text[next] == ':';
-        (is_key ? keys : values).push_back({i, end, containers.size()});
+        (is_key ? keys : values).push_back({i, end, containers_.size()});
         i = end;
       }
     }
   }
 
  private:
+  std::vector<std::size_t> containers_, starts_;  // of the open ones; of their current elements
+
   static std::size_t end_of_text(std::string_view text, std::size_t begin) {
     for (std::size_t i = begin + 1; i < text.size(); ++i) {
       if (text[i] == '\\')
@@ -79,8 +82,9 @@ class JsonMutator {
 
   /// The text with one to three parts changed; empty where it has none.
   std::string mutated(std::string text) {
+    static JsonParts parts;
     for (unsigned changes = 1 + below(3); changes > 0; --changes) {
-      const JsonParts parts(text);
+      parts.find(text);
       if (parts.values.empty()) return {};
       change(text, parts);
     }
@@ -89,7 +93,9 @@ class JsonMutator {
 
   /// The first text with a value, or an element, of the second; empty where there is none.
   std::string crossed(std::string first, std::string_view second) {
-    const JsonParts into(first), from(second);
+    static JsonParts into, from;
+    into.find(first);
+    from.find(second);
     const bool whole = below(2) == 0 && !into.elements.empty() && !from.elements.empty();
     if (!whole && (into.values.empty() || from.values.empty())) return {};
     const JsonParts::Span place = one_of(whole ? into.elements : into.values), part = one_of(whole ? from.elements : from.values);

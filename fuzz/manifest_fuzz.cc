@@ -5,7 +5,6 @@
 
 #include "io/hash.h"
 #include "io/manifest.h"
-#include "json_target.h"
 #include "narrow/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -2,30 +2,6 @@
 #include "as_file.h"
 #include "methods/recipe_match.h"
 #include "narrow/error.h"
-#include "piece_mutator.h"
-
-extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
-  constexpr std::string_view kLines[] = {"scheme: int4:block128",
-                                         "targets: [Linear, 're:.*up_proj']",
-                                         "ignore:",
-                                         "  - lm_head",
-                                         "rules:",
-                                         "  - {match: down_proj, scheme: int8:row}",
-                                         "  - down_proj=int8:row",
-                                         "on_nonfinite: keep",
-                                         "on_nonfinite: nearest",
-                                         "activations: int8:row:dynamic",
-                                         "activation_rules: [down_proj=none]",
-                                         "scheme: FP8_DYNAMIC",
-                                         "scheme: &a int8:row",
-                                         "ignore: *a",
-                                         "targets: {}",
-                                         "---",
-                                         "# x",
-                                         "  - match: 're:.*(a|b)+'",
-                                         "    scheme: nvfp4"};
-  return narrow::fuzz::mutate_pieces(data, size, most, seed, '\n', kLines);
-}
 
 namespace {
 
@@ -42,9 +18,8 @@ void check_json(const narrow::Recipe& recipe) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static narrow::fuzz::AsFile file;
   try {
-    const narrow::Recipe recipe = narrow::Recipe::load_yaml(file.with(data, size));
+    const narrow::Recipe recipe = narrow::Recipe::load_yaml(narrow::fuzz::as_file(data, size));
     check_json(recipe);
     narrow::RecipeMatcher(recipe).decide("model.layers.0.mlp.up_proj.weight", narrow::DType::kBf16, {64, 64});
   } catch (const narrow::InvalidArgument&) {

@@ -4,7 +4,6 @@
 #include <string_view>
 
 #include "io/checkpoint_directory.h"
-#include "json_target.h"
 #include "narrow/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

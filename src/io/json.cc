@@ -1,7 +1,8 @@
 #include "io/json.h"
 
+#include <algorithm>
 #include <limits>
-#include <set>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
@@ -15,6 +16,40 @@ namespace {
 constexpr int kDeepest = 64;
 constexpr std::size_t kMostOrderedKeys = 32768;
 
+/// The keys of the objects that are open, the innermost object's last. One text holds all of them: a key costs no memory of its own.
+class OpenKeys {
+ public:
+  void start_object() { objects_.push_back({keys_.size(), text_.size()}); }
+  void add(std::string_view key) {
+    keys_.push_back({text_.size(), key.size()});
+    text_ += key;
+  }
+  std::size_t count() const { return keys_.size() - objects_.back().keys; }
+  /// A key that the innermost object, which ends, has twice.
+  std::optional<std::string> end_object() {
+    const auto view = [this](Place place) { return std::string_view(text_).substr(place.begin, place.size); };
+    const auto first = keys_.begin() + static_cast<std::ptrdiff_t>(objects_.back().keys);
+    std::sort(first, keys_.end(), [&](Place a, Place b) { return view(a) < view(b); });
+    const auto twin = std::adjacent_find(first, keys_.end(), [&](Place a, Place b) { return view(a) == view(b); });
+    if (twin != keys_.end()) return std::string(view(*twin));
+    keys_.erase(first, keys_.end());
+    text_.resize(objects_.back().text);
+    objects_.pop_back();
+    return std::nullopt;
+  }
+
+ private:
+  struct Place {
+    std::size_t begin, size;
+  };
+  struct Object {
+    std::size_t keys, text;  // how much there was before it
+  };
+  std::string text_;
+  std::vector<Place> keys_;
+  std::vector<Object> objects_;
+};
+
 /// Checks depth and duplicate keys without building anything.
 class Check {
  public:
@@ -22,19 +57,17 @@ class Check {
   std::size_t most_keys = std::numeric_limits<std::size_t>::max();
 
   bool start_object(std::size_t) {
-    keys_.emplace_back();
+    keys_.start_object();
     return enter();
   }
   bool end_object() {
-    keys_.pop_back();
     --depth_;
-    return true;
+    const std::optional<std::string> twin = keys_.end_object();
+    return !twin || fail(fmt::format("the key {} is there twice in one object", in_quotes(*twin)));
   }
-  bool key(std::string& text) {
-    const bool is_new = keys_.back().insert(text).second;
-    if (is_new && keys_.back().size() <= most_keys) return true;
-    problem = is_new ? fmt::format("an object has more than {} keys", most_keys) : fmt::format("the key {} is there twice in one object", in_quotes(text));
-    return false;
+  bool key(const std::string& text) {
+    keys_.add(text);
+    return keys_.count() <= most_keys || fail(fmt::format("an object has more than {} keys", most_keys));
   }
   bool start_array(std::size_t) { return enter(); }
   bool end_array() {
@@ -49,18 +82,18 @@ class Check {
   bool string(std::string&) { return true; }
   bool binary(Json::binary_t&) { return true; }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) {
-    problem = fmt::format("it is not valid JSON at offset {}", position > 0 ? position - 1 : 0);
-    return false;
+    return fail(fmt::format("it is not valid JSON at offset {}", position > 0 ? position - 1 : 0));
   }
 
  private:
-  bool enter() {
-    if (++depth_ <= kDeepest) return true;
-    problem = fmt::format("it nests deeper than {} levels", kDeepest);
+  bool fail(std::string why) {
+    problem = std::move(why);
     return false;
   }
+  bool enter() { return ++depth_ <= kDeepest || fail(fmt::format("it nests deeper than {} levels", kDeepest)); }
+
   int depth_ = 0;
-  std::vector<std::set<std::string>> keys_;
+  OpenKeys keys_;
 };
 
 void check(std::string_view text, const std::filesystem::path& path, Check&& check) {

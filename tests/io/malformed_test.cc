@@ -4,6 +4,7 @@
 #include <ctime>
 
 #include "io/files.h"
+#include "io/json.h"
 #include "narrow/error.h"
 #include "narrow/recipe.h"
 
@@ -206,6 +207,17 @@ TEST(OddFile, IsAccepted) {
   EXPECT_EQ(accepted(raw_file("{" + entry("b", "U8", "[4]", "[4,8]") + "," + entry("a", "U8", "[4]", "[0,4]") + "}", "abcdefgh")).read_stored("b").data()[0], std::byte{'e'});
   EXPECT_EQ(accepted(raw_file("{" + entry(std::string(1'000'000, 'n'), "U8", "[1]", "[0,1]") + "}", "x")).stored().front().name.size(), 1'000'000u);
   EXPECT_EQ(accepted(raw_file("{" + entry("\xC3\xA9\\n", "U8", "[1]", "[0,1]") + "}", "x")).stored().front().name, "\xC3\xA9\n");
+}
+
+TEST(JsonDocument, HasEveryKeyOnceInAnObject) {
+  for (const std::string text : {R"({"a": {"a": {"b": 1}, "b": 2}, "b": [{"a": 1}, {"a": 1}]})", R"({"": 1, "a": 2, "ab": 3, "abc": {}})", R"([{}, {}])"}) {
+    EXPECT_EQ(io::parse_json(text, "x"), io::Json::parse(text));
+    EXPECT_EQ(io::Json(io::parse_ordered_json(text, "x")), io::Json::parse(text));
+  }
+  for (const std::string text : {R"({"a": 1, "b": 2, "a": 3})", R"([{"c": {"a": 1, "\u0061": 1}, "b": 2}])", R"({"": 1, "b": {"a": 1}, "": 2})"}) {
+    EXPECT_THROW(io::parse_json(text, "x"), CorruptFile) << text;
+    EXPECT_THROW(io::parse_ordered_json(text, "x"), CorruptFile) << text;
+  }
 }
 
 TEST(OddFile, AMillionTensorsAreNotQuadratic) {

@@ -13,8 +13,10 @@ cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_COMPILER=c
   -DNARROW_CUDA=OFF -DNARROW_CPU_KERNELS=OFF -DNARROW_BUILD_TESTS=OFF -DNARROW_BUILD_TOOLS=OFF -DNARROW_BUILD_BENCHMARKS=OFF \
   -DNARROW_BUILD_FUZZERS=ON -DNARROW_SANITIZE=address,undefined,float-cast-overflow > /dev/null
 cmake --build build/fuzz --target $([ "$many" -gt 0 ] && echo fast_fuzzers || echo fuzzers)
-# Memory that was freed stays apart for a megabyte of others, and its stacks are not recorded: a crash is run again for them.
-export OMP_NUM_THREADS=1 ASAN_OPTIONS=malloc_context_size=0:quarantine_size_mb=1:thread_local_quarantine_size_kb=64:max_redzone=16
+# Memory that was freed stays apart for 128 KB of others, more than most inputs take in all and what a core's own cache holds; stacks are not
+# recorded: a crash is run again for them.
+export OMP_NUM_THREADS=1
+export ASAN_OPTIONS=malloc_context_size=0:quarantine_size_mb=0:thread_local_quarantine_size_kb=128:max_redzone=16:max_malloc_fill_size=0
 # The longest input of each: what a document with everything in it needs.
 declare -A longest=([scheme]=72 [shard_index]=256 [safetensors_header]=320 [recipe]=320 [tokenizer]=384 [config]=448 [interop]=448
   [manifest]=640 [gguf]=640)

@@ -1,5 +1,6 @@
 #include "model/tokenizer/bpe.h"
 
+#include <algorithm>
 #include <queue>
 
 #include <fmt/format.h>
@@ -9,16 +10,22 @@
 namespace narrow::tokenizer {
 
 Bpe::Bpe(std::vector<std::string> tokens, bool ignore_merges) : tokens_(std::move(tokens)), ignore_merges_(ignore_merges) {
-  for (std::size_t i = 0; i < tokens_.size(); ++i)
-    if (!tokens_[i].empty()) numbers_.emplace(tokens_[i], static_cast<std::int32_t>(i));
-  for (int byte = 0; byte < 256; ++byte) {
-    const char letter = static_cast<char>(byte);
-    byte_tokens_[byte] = find({&letter, 1});
-    if (byte_tokens_[byte] < 0) throw InvalidArgument(fmt::format("the vocabulary has no token for the byte {:#04x}", byte));
+  byte_tokens_.fill(-1);
+  for (std::size_t i = 0; i < tokens_.size(); ++i) {
+    const std::string& bytes = tokens_[i];
+    if (bytes.size() == 1) {
+      byte_tokens_[static_cast<unsigned char>(bytes.front())] = static_cast<std::int32_t>(i);
+    } else if (!bytes.empty()) {
+      numbers_.emplace(bytes, static_cast<std::int32_t>(i));
+    }
   }
+  const auto missing = std::find(byte_tokens_.begin(), byte_tokens_.end(), -1);
+  if (missing != byte_tokens_.end())
+    throw InvalidArgument(fmt::format("the vocabulary has no token for the byte {:#04x}", missing - byte_tokens_.begin()));
 }
 
 std::int32_t Bpe::find(std::string_view bytes) const {
+  if (bytes.size() == 1) return byte_tokens_[static_cast<unsigned char>(bytes.front())];
   const auto found = numbers_.find(bytes);
   return found == numbers_.end() ? -1 : found->second;
 }

@@ -1,6 +1,7 @@
 #pragma once
 /// Byte pair encoding: the bytes of a piece, merged pair by pair in the order of the merges' ranks.
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -35,9 +36,9 @@ class Bpe {
   const Merge* merge_of(std::int32_t left, std::int32_t right) const;
 
   std::vector<std::string> tokens_;
-  std::unordered_map<std::string_view, std::int32_t> numbers_;
+  std::unordered_map<std::string_view, std::int32_t> numbers_;  // of tokens of two bytes and more
   std::unordered_map<std::uint64_t, Merge> merges_;
-  std::int32_t byte_tokens_[256];
+  std::array<std::int32_t, 256> byte_tokens_;
   bool ignore_merges_ = false;
 };
 

@@ -1,11 +1,12 @@
 /// tokenizer.json to Tokenizer: byte-level BPE; what would cut or merge differently is refused by name.
 
+#include "model/tokenizer/read_tokenizer.h"
+
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "io/file_reader.h"
-#include "io/json.h"
 #include "io/text.h"
 #include "model/tokenizer/state.h"
 #include "model/tokenizer/unicode.h"
@@ -212,17 +213,20 @@ class Reader {
 
 }  // namespace
 
-Tokenizer open_tokenizer(const std::filesystem::path& path) {
-  const std::filesystem::path file = std::filesystem::is_directory(path) ? path / "tokenizer.json" : path;
-  const std::string text = io::read_text(file, io::kLargestJsonFile);
-  Reader reader(file);
+Tokenizer read_tokenizer(const io::Json& json, const std::filesystem::path& path) {
+  Reader reader(path);
   try {
-    return Tokenizer(reader.read(io::parse_json(text, file)));
+    return Tokenizer(reader.read(json));
   } catch (const nlohmann::json::exception&) {
     reader.corrupt("it lacks a field of a byte-level BPE tokenizer, or one has another type");
   } catch (const InvalidArgument& wrong) {
     reader.corrupt(wrong.what());
   }
+}
+
+Tokenizer open_tokenizer(const std::filesystem::path& path) {
+  const std::filesystem::path file = std::filesystem::is_directory(path) ? path / "tokenizer.json" : path;
+  return read_tokenizer(io::parse_json(io::read_text(file, io::kLargestJsonFile), file), file);
 }
 
 }  // namespace narrow
