@@ -1,8 +1,8 @@
 #pragma once
 /// Prepared MSFP codes as pairs of bf16. All values are halved: 2^e then never overflows on the way, and 2^(e - 7) is a bf16, so that
 ///   half a value = (2^7 + magnitude) * 2^(e - 7) - 2^e     (of 4-bit codes 2^3 and e - 3)
-/// is one exact fma. Four codes of a box, 4q .. 4q + 3, give the pairs (4q, 4q + 2) and (4q + 1, 4q + 3), which need no byte permutation; a
-/// decoded box is the four first pairs and then the four second ones. Both operands of a product have the same order.
+/// is one exact fma. Four codes of a box, 4q .. 4q + 3, give the pairs (4q, 4q + 2) and (4q + 1, 4q + 3), which need no byte permutation;
+/// 64 decoded columns are the first pairs of their four boxes and then the second ones. Both operands of a product have the same order.
 
 #include <cuda_runtime.h>
 
@@ -53,68 +53,54 @@ __device__ inline MsfpPairs msfp_pairs(std::uint32_t codes, const MsfpFactors& f
 
 /// A box as it lies in memory.
 struct PackedBox {
-  uint4 codes;  ///< of 4 bits: x and y alone
-  std::uint32_t exponent;
+  uint4 codes;              ///< of 4 bits: x and y alone
+  std::uint32_t exponents;  ///< of its 64 columns
 };
 
+/// The box as 16 bf16, number `box` of its 64 columns: its first pairs to *to, its second ones 64 bytes further.
 template <int kBits>
-__device__ inline PackedBox load_box(const MsfpView& v, std::int64_t row, int box) {
-  const std::uint8_t* from = v.codes + row * v.pitch() + box * (kMsfpBox * kBits / 8);
-  PackedBox packed{};
-  if constexpr (kBits == 8) {
-    packed.codes = __ldg(reinterpret_cast<const uint4*>(from));
-  } else {
-    const uint2 words = __ldg(reinterpret_cast<const uint2*>(from));
-    packed.codes = {words.x, words.y, 0u, 0u};
-  }
-  packed.exponent = (__ldg(v.exponents + box / 4 * v.exponent_rows() + row) >> (box % 4 * 8)) & 255u;
-  return packed;
-}
-
-/// The box as 16 bf16.
-template <int kBits>
-__device__ inline void store_decoded(const PackedBox& packed, uint4* to) {
-  const MsfpFactors factors = msfp_factors<kBits>(packed.exponent, 0);
+__device__ inline void store_decoded(const PackedBox& packed, int box, uint4* to) {
+  const MsfpFactors factors = msfp_factors<kBits>(packed.exponents >> (box * 8), 0);
   const uint4& c = packed.codes;
   const std::uint32_t codes[4] = {c.x, kBits == 8 ? c.y : c.x >> 16, kBits == 8 ? c.z : c.y, kBits == 8 ? c.w : c.y >> 16};
   MsfpPairs pairs[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) pairs[i] = msfp_pairs<kBits>(codes[i], factors);
   to[0] = {pairs[0].first, pairs[1].first, pairs[2].first, pairs[3].first};
-  to[1] = {pairs[0].second, pairs[1].second, pairs[2].second, pairs[3].second};
+  to[4] = {pairs[0].second, pairs[1].second, pairs[2].second, pairs[3].second};
 }
 
-/// Box number `index` of a prepared matrix, row by row.
-__device__ inline void decode_box(const MsfpView& v, std::int64_t index, uint4* decoded) {
-  const std::int64_t boxes = v.depth / kMsfpBox, row = index / boxes;
-  const int box = static_cast<int>(index - row * boxes);
-  if (v.bits == 8)
-    store_decoded<8>(load_box<8>(v, row, box), decoded + index * 2);
-  else
-    store_decoded<4>(load_box<4>(v, row, box), decoded + index * 2);
-}
+/// Where row `row` of B lies, decoded ("dealt"). wgmma gives neighbouring pairs of columns of D to the four lanes of a quad in turn; with
+/// the rows 32g + 8q + 2i + e (q, i < 4, e < 2) of B at 32g + 8i + 2q + e, lane q has the eight columns from 32g + 8q on instead.
+__device__ inline int dealt_row(int row) { return (row & ~31) | (row / 2 % 4 * 8) | (row / 8 % 4 * 2) | row % 2; }
 
-/// kMsfpPanel boxes from number `first` on by one warp, four loads of a lane in flight at a time.
+/// Chunk number `chunk` along k of kMsfpRowsAtOnce rows from `first` on, by one warp: a lane has one box of every other row. All loads come
+/// first and none has a condition, so that they are under way together; rows beyond the last are the last once more.
 template <int kBits>
-__device__ inline void decode_chunk(const MsfpView& v, std::int64_t first, int lane, uint4* decoded) {
-  constexpr int kAtOnce = 4;
-  const int boxes = static_cast<int>(v.depth / kMsfpBox);
-  std::int64_t row = (first + lane) / boxes;
-  int box = static_cast<int>(first + lane - row * boxes);
-#pragma unroll 1
-  for (int done = 0; done < kMsfpPanel; done += 32 * kAtOnce) {
-    PackedBox packed[kAtOnce];
-    std::int64_t at[kAtOnce];  // -1 beyond the last row
+__device__ inline void decode_rows(const MsfpView v, int first, int chunk, int lane, bool dealt, uint4* decoded) {
+  constexpr int kLanes = kMsfpChunk / kMsfpBox, kStep = 32 / kLanes, kCount = kMsfpRowsAtOnce / kStep;
+  const int box = chunk * kLanes + lane % kLanes, boxes = static_cast<int>(v.depth / kMsfpBox), last = static_cast<int>(v.rows) - 1;
+  if (box >= boxes || first > last) return;
+  const std::int64_t pitch = v.pitch();
+  const std::uint8_t* const codes = v.codes + box * (kMsfpBox * kBits / 8);
+  const std::uint32_t* const exponents = v.exponents + box / 4 * v.exponent_rows();
+  PackedBox packed[kCount];
+  int rows[kCount];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      at[i] = row < v.rows ? row * boxes + box : -1;
-      packed[i] = row < v.rows ? load_box<kBits>(v, row, box) : PackedBox{};
-      for (box += 32; box >= boxes; box -= boxes) ++row;
+  for (int i = 0; i < kCount; ++i) {
+    rows[i] = min(first + lane / kLanes + i * kStep, last);
+    packed[i].exponents = __ldg(exponents + rows[i]);
+    if constexpr (kBits == 8) {
+      packed[i].codes = __ldg(reinterpret_cast<const uint4*>(codes + rows[i] * pitch));
+    } else {
+      const uint2 words = __ldg(reinterpret_cast<const uint2*>(codes + rows[i] * pitch));
+      packed[i].codes = {words.x, words.y, 0u, 0u};
     }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
-      if (at[i] >= 0) store_decoded<kBits>(packed[i], decoded + at[i] * 2);
   }
+  decoded += box / 4 * 8 + box % 4;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i)
+    store_decoded<kBits>(packed[i], box % 4, decoded + (dealt ? dealt_row(rows[i]) : rows[i]) * std::int64_t{boxes} * 2);
 }
 
 }  // namespace narrow::cuda
