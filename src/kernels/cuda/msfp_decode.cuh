@@ -32,6 +32,13 @@ __device__ inline std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32_t b, std
   return d;
 }
 
+/// (x & mask) | bits, one operation.
+__device__ inline std::uint32_t masked_with(std::uint32_t x, std::uint32_t mask, std::uint32_t bits) {
+  std::uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(x), "r"(mask), "r"(bits));
+  return result;
+}
+
 struct MsfpPairs {
   std::uint32_t first, second;
 };
@@ -40,12 +47,12 @@ struct MsfpPairs {
 template <int kBits>
 __device__ inline MsfpPairs msfp_pairs(std::uint32_t codes, const MsfpFactors& f) {
   if constexpr (kBits == 8) {
-    const std::uint32_t first = (codes & 0x007F007Fu) | 0x43004300u, second = ((codes >> 8) & 0x007F007Fu) | 0x43004300u;
+    const std::uint32_t first = masked_with(codes, 0x007F007Fu, 0x43004300u), second = masked_with(codes >> 8, 0x007F007Fu, 0x43004300u);
     return {fma_bf16x2(first, f.scale, f.minus) ^ ((codes << 8) & 0x80008000u),
             fma_bf16x2(second, f.scale, f.minus) ^ (codes & 0x80008000u)};
   } else {
     const std::uint32_t x = __byte_perm(codes, 0u, 0x4140);
-    const std::uint32_t first = ((x << 4) & 0x00700070u) | 0x41004100u, second = (x & 0x00700070u) | 0x41004100u;
+    const std::uint32_t first = masked_with(x << 4, 0x00700070u, 0x41004100u), second = masked_with(x, 0x00700070u, 0x41004100u);
     return {fma_bf16x2(first, f.scale, f.minus) ^ ((x << 12) & 0x80008000u),
             fma_bf16x2(second, f.scale, f.minus) ^ ((x << 8) & 0x80008000u)};
   }
@@ -70,37 +77,60 @@ __device__ inline void store_decoded(const PackedBox& packed, int box, uint4* to
   to[4] = {pairs[0].second, pairs[1].second, pairs[2].second, pairs[3].second};
 }
 
-/// Where row `row` of B lies, decoded ("dealt"). wgmma gives neighbouring pairs of columns of D to the four lanes of a quad in turn; with
-/// the rows 32g + 8q + 2i + e (q, i < 4, e < 2) of B at 32g + 8i + 2q + e, lane q has the eight columns from 32g + 8q on instead.
-__device__ inline int dealt_row(int row) { return (row & ~31) | (row / 2 % 4 * 8) | (row / 8 % 4 * 2) | row % 2; }
-
-/// Chunk number `chunk` along k of kMsfpRowsAtOnce rows from `first` on, by one warp: a lane has one box of every other row. All loads come
-/// first and none has a condition, so that they are under way together; rows beyond the last are the last once more.
-template <int kBits>
-__device__ inline void decode_rows(const MsfpView v, int first, int chunk, int lane, bool dealt, uint4* decoded) {
-  constexpr int kLanes = kMsfpChunk / kMsfpBox, kStep = 32 / kLanes, kCount = kMsfpRowsAtOnce / kStep;
-  const int box = chunk * kLanes + lane % kLanes, boxes = static_cast<int>(v.depth / kMsfpBox), last = static_cast<int>(v.rows) - 1;
-  if (box >= boxes || first > last) return;
-  const std::int64_t pitch = v.pitch();
-  const std::uint8_t* const codes = v.codes + box * (kMsfpBox * kBits / 8);
-  const std::uint32_t* const exponents = v.exponents + box / 4 * v.exponent_rows();
+/// One chunk along k of kMsfpRowsAtOnce rows, by one warp: a lane has one box of every other row. Loading and decoding are two steps, so
+/// that a warp can load the next one in between.
+struct MsfpRows {
+  static constexpr int kLanes = kMsfpChunk / kMsfpBox, kStep = 32 / kLanes, kCount = kMsfpRowsAtOnce / kStep;
   PackedBox packed[kCount];
-  int rows[kCount];
+  int bits, first, last, box;  ///< row `first` is the lane's first one; rows up to `last` exist
+
+  /// None of the loads has a condition, so that all are under way together; rows beyond the last are the last once more.
+  __device__ void load(const MsfpView v, int row, int chunk, int lane) {
+    bits = v.bits;
+    first = row + lane / kLanes;
+    last = static_cast<int>(v.rows) - 1;
+    box = chunk * kLanes + lane % kLanes;
+    const int boxes = static_cast<int>(v.depth / kMsfpBox), from = min(box, boxes - 1);  // the last chunk may be shorter
+    if (box >= boxes) last = -1;
+    const int end = static_cast<int>(v.rows) - 1;
+    const std::int64_t pitch = v.pitch();
+    const std::uint8_t* const codes = v.codes + from * (kMsfpBox * v.bits / 8);
+    const std::uint32_t* const exponents = v.exponents + from / 4 * v.exponent_rows();
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    rows[i] = min(first + lane / kLanes + i * kStep, last);
-    packed[i].exponents = __ldg(exponents + rows[i]);
-    if constexpr (kBits == 8) {
-      packed[i].codes = __ldg(reinterpret_cast<const uint4*>(codes + rows[i] * pitch));
+    for (int i = 0; i < kCount; ++i) packed[i].exponents = __ldg(exponents + min(first + i * kStep, end));
+    if (bits == 8) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) packed[i].codes = __ldg(reinterpret_cast<const uint4*>(codes + min(first + i * kStep, end) * pitch));
     } else {
-      const uint2 words = __ldg(reinterpret_cast<const uint2*>(codes + rows[i] * pitch));
-      packed[i].codes = {words.x, words.y, 0u, 0u};
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const uint2 words = __ldg(reinterpret_cast<const uint2*>(codes + min(first + i * kStep, end) * pitch));
+        packed[i].codes.x = words.x;
+        packed[i].codes.y = words.y;
+      }
     }
   }
-  decoded += box / 4 * 8 + box % 4;
+
+  /// To rows of `pitch` pieces of 16 bytes. B's rows are dealt: wgmma gives neighbouring pairs of columns of D to the four lanes of a quad
+  /// in turn; with the rows 8q + 2i + e (q, i < 4, e < 2) of every 32 at 8i + 2q + e, lane q has the eight columns from 8q on instead.
+  __device__ void store(bool dealt, std::int64_t pitch, uint4* decoded) const {
+    const int base = dealt ? (first & ~31) + first % 32 / 8 * 2 + first % 2 : first;
+    uint4* const to = decoded + base * pitch + box / 4 * 8 + box % 4;
+    const std::int64_t near = (dealt ? 8 : 2) * pitch, far = (dealt ? 2 : 8) * pitch;
+    if (bits == 8)
+      store_all<8>(to, near, far);
+    else
+      store_all<4>(to, near, far);
+  }
+
+ private:
+  template <int kBits>
+  __device__ void store_all(uint4* to, std::int64_t near, std::int64_t far) const {
+    static_assert(kStep == 2 && kCount == 8);
 #pragma unroll
-  for (int i = 0; i < kCount; ++i)
-    store_decoded<kBits>(packed[i], box % 4, decoded + (dealt ? dealt_row(rows[i]) : rows[i]) * std::int64_t{boxes} * 2);
-}
+    for (int i = 0; i < kCount; ++i)
+      if (first + i * kStep <= last) store_decoded<kBits>(packed[i], box % 4, to + i % 4 * near + i / 4 * far);
+  }
+};
 
 }  // namespace narrow::cuda

@@ -12,7 +12,7 @@ namespace {
 using namespace sm90;
 using T = MsfpTile;
 
-constexpr int kDecodeThreads = 128, kBand = 8, kFront = 1;
+constexpr int kDecodeThreads = 128, kBand = 16, kFront = 4;
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -25,7 +25,10 @@ __global__ void __launch_bounds__(kDecodeThreads) decode_first(const MsfpParams 
   const int chunk = number / kMsfpParts / panels;
   if (chunk >= p.front) return;
   const bool of_a = panel < p.a.first_panels;
-  decode_part(p, of_a, of_a ? panel : panel - p.a.first_panels, chunk, number % kMsfpParts, index % 32);
+  const MsfpPart part{of_a, of_a ? panel : panel - p.a.first_panels, chunk, number % kMsfpParts};
+  MsfpRows rows;
+  load_part(p, part, index % 32, rows);
+  store_part(p, part, rows);
 }
 
 }  // namespace

@@ -81,18 +81,6 @@ __device__ inline int2 place_of_msfp(const MsfpParams& p, int tile, int rank) {
 /// Between writes to global memory and tensor copies of it, on both sides.
 __device__ inline void fence_global_for_copies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-/// A part of a chunk by one warp. Fields are chosen one by one: a reference to one of two parameters would be loaded through a pointer.
-__device__ inline void decode_part(const MsfpParams& p, bool of_a, int panel, int chunk, int part, int lane) {
-  const MsfpView &a = p.a.packed, &b = p.b.packed;
-  const MsfpView view{of_a ? a.rows : b.rows, a.depth, of_a ? a.bits : b.bits, of_a ? a.codes : b.codes, of_a ? a.exponents : b.exponents};
-  uint4* const decoded = of_a ? p.a.decoded : p.b.decoded;
-  const int row = panel * kMsfpPanel + part * kMsfpRowsAtOnce;
-  if (view.bits == 8)
-    decode_rows<8>(view, row, chunk, lane, !of_a, decoded);
-  else
-    decode_rows<4>(view, row, chunk, lane, !of_a, decoded);
-}
-
 /// Parts of chunks in the order in which they are decoded: those of the first panels chunk by chunk, since their tiles run side by side;
 /// then the other panels, B's before A's, which the next band of tiles reads.
 struct MsfpPart {
@@ -121,25 +109,48 @@ __device__ inline MsfpPart msfp_part(const MsfpParams& p, std::uint32_t number) 
   return {panel >= of_b, panel < of_b ? panel + p.b.first_panels : panel - of_b + p.a.first_panels, chunk, part};
 }
 
-/// The warps beside the producer. They take parts as they come, so that nobody waits for a thread block that is not there, and one ahead,
-/// so that the next number is there when it is needed.
+/// Fields are chosen one by one: a reference to one of two parameters would be loaded through a pointer.
+__device__ inline void load_part(const MsfpParams& p, const MsfpPart& part, int lane, MsfpRows& rows) {
+  const MsfpView &a = p.a.packed, &b = p.b.packed;
+  const bool of_a = part.of_a;
+  const MsfpView view{of_a ? a.rows : b.rows, a.depth, of_a ? a.bits : b.bits, of_a ? a.codes : b.codes, of_a ? a.exponents : b.exponents};
+  rows.load(view, part.panel * kMsfpPanel + part.part * kMsfpRowsAtOnce, part.chunk, lane);
+}
+__device__ inline void store_part(const MsfpParams& p, const MsfpPart& part, const MsfpRows& rows) {
+  rows.store(!part.of_a, p.a.packed.depth / 8, part.of_a ? p.a.decoded : p.b.decoded);
+}
+
+/// The warps beside the producer. They take parts as they come, so that nobody waits for a thread block that is not there. A part is
+/// decoded while the next one is loaded and the number of the one after that is on its way.
 __device__ inline void decode_panels(const MsfpParams& p) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::uint32_t parts = msfp_parts(p);
+  const auto take = [&] { return lane == 0 ? atomicAdd(p.taken, 1u) : 0u; };
   wait_for_earlier_kernels();
-  std::uint32_t next = lane == 0 ? atomicAdd(p.taken, 1u) : 0u;
+  std::uint32_t number = __shfl_sync(0xFFFFFFFFu, take(), 0), next = take();
+  if (number >= parts) return;
+  MsfpPart part = msfp_part(p, number);
+  MsfpRows rows;
+  load_part(p, part, lane, rows);
   for (;;) {
-    const std::uint32_t number = __shfl_sync(0xFFFFFFFFu, next, 0);
-    if (number >= parts) return;
-    if (lane == 0) next = atomicAdd(p.taken, 1u);
-    const MsfpPart part = msfp_part(p, number);
-    decode_part(p, part.of_a, part.panel, part.chunk, part.part, lane);
+    number = __shfl_sync(0xFFFFFFFFu, next, 0);
+    const bool more = number < parts;
+    const MsfpPart next_part = msfp_part(p, more ? number : 0u);
+    MsfpRows next_rows;
+    if (more) {
+      next = take();
+      load_part(p, next_part, lane, next_rows);
+    }
+    store_part(p, part, rows);
     fence_global_for_copies();
     __syncwarp();
     if (lane == 0) {
       std::uint32_t* const done = (part.of_a ? p.a.done : p.b.done) + part.panel * p.chunks + part.chunk;
       asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(done) : "memory");
     }
+    if (!more) return;
+    part = next_part;
+    rows = next_rows;
   }
 }
 
@@ -310,13 +321,13 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   let_next_kernel_start();
 
   if (threadIdx.x >= T::kConsumerThreads) {
-    give_registers<120>();
+    give_registers<152>();
     if (threadIdx.x >= T::kConsumerThreads + 32)
       decode_panels(p);
     else
       produce_msfp<T>(p, a, b, shared, worker, rank);
   } else {
-    take_registers<192>();
+    take_registers<176>();
     consume_msfp<T>(p, shared, worker, rank);
   }
   cluster_sync();  // nobody leaves while its shared memory may still be used from outside
