@@ -4,8 +4,8 @@
 /// Mapping:  persistent thread blocks, tiles of 128 x 256, clusters of two that lie one above the other and share B. One producer thread
 ///           copies 64 columns of A and B in bf16 at a time; two consumer warpgroups, 64 rows each, multiply.
 /// Decoding: once, into memory that stays in the second-level cache, by the three warps beside the producer, while tiles are multiplied: a
-///           few columns ahead of the first tiles, whose first chunk of columns a kernel in front decodes. Counters per chunk of a panel
-///           of 256 rows say when it is there.
+///           few columns ahead of the first tiles, whose first chunks of columns a kernel in front decodes. A counter per chunk of a
+///           panel of 256 rows says when it is there.
 /// Requires: compute capability 9.0; prepared operands (msfp_product.h).
 /// Bound:    arithmetic (2,048 products a cycle and multiprocessor) and power. Meaning: reference/msfp.cc within the bound of the numerics
 ///           contract: products are exact, sums are the tensor cores' in fp32.
