@@ -1,7 +1,7 @@
 /// MSFP products on the GPU, both sides packed, beside bf16 by cuBLASLt in the same run. The time of a product includes all decoding.
 ///   bench_cuda_msfp [--json FILE] [--quick]
-/// Inputs are random and rotate; calls are captured into a graph and its replays timed with events in turns of 6 ms; medians. TFLOP/s are 2
-/// m n k / time.
+/// Inputs are random and rotate; calls are captured into a graph and its replays timed with events, in turns of 6 ms and each contender
+/// alone; medians. TFLOP/s are 2 m n k / time.
 
 #include <cuda_runtime.h>
 
@@ -84,7 +84,7 @@ int main(int argc, char** argv) {
             [&, a](std::size_t i) { peer.run(product, a, x[i].data(), w[i].data(), y[i].data(), stream); });
     }
     std::vector<std::vector<cuda::MsfpMatrix>> matrices;  // [format][2 * set + side]
-    const Buffer workspace = Buffer::allocate(static_cast<std::size_t>((s.m + s.n) * s.k) * 2 + 4096, kDevice);
+    Buffer workspace;                                     // as large for all formats
     for (const char* name : {"msfp16", "msfp12"}) {
       const Scheme scheme = Scheme::parse(name);
       auto& mine = matrices.emplace_back();
@@ -95,20 +95,24 @@ int main(int argc, char** argv) {
         mine.push_back(cuda::prepare_msfp(q, stream));
       }
       const std::size_t which = matrices.size() - 1;
+      if (which == 0) workspace = Buffer::allocate(cuda::msfp_matmul_workspace(mine[0], mine[1]), kDevice);
       add(std::string(name) + " x " + name, [&, which](std::size_t i) {
         cuda::matmul(matrices[which][2 * i], matrices[which][2 * i + 1], y[i], stream, {}, {workspace.data(), workspace.size()});
       });
     }
-    const std::vector<double> medians = bench::in_long_turns(timed, quick ? 3 : 5);
-    double best = 0.0;
-    for (std::size_t i = 0; i < names.size(); ++i)
-      if (names[i].starts_with("cuBLASLt") && (best == 0.0 || medians[i] < best)) best = medians[i];
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      const double rate = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k) / medians[i] * 1e-6;
-      std::printf("%-28s %-16s %9.2f us %7.0f TFLOP/s  %.2f of cuBLASLt bf16\n", names[i].c_str(), shape.c_str(), medians[i], rate,
-                  best / medians[i]);
-      lines += std::string(lines.empty() ? "" : ",\n") + "  {\"kernel\": \"" + names[i] + "\", \"shape\": \"" + shape +
-               "\", \"us\": " + std::to_string(medians[i]) + ", \"of_bf16\": " + std::to_string(best / medians[i]) + "}";
+    for (const bool alone : {false, true}) {
+      const std::vector<double> medians = alone ? bench::one_by_one(timed) : bench::in_long_turns(timed, quick ? 3 : 5);
+      double best = 0.0;
+      for (std::size_t i = 0; i < names.size(); ++i)
+        if (names[i].starts_with("cuBLASLt") && (best == 0.0 || medians[i] < best)) best = medians[i];
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        const double rate = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k) / medians[i] * 1e-6;
+        const std::string name = names[i] + (alone ? ", alone" : ", in turns");
+        std::printf("%-36s %-16s %9.2f us %7.0f TFLOP/s  %.3f of cuBLASLt bf16\n", name.c_str(), shape.c_str(), medians[i], rate,
+                    best / medians[i]);
+        lines += std::string(lines.empty() ? "" : ",\n") + "  {\"kernel\": \"" + name + "\", \"shape\": \"" + shape +
+                 "\", \"us\": " + std::to_string(medians[i]) + ", \"of_bf16\": " + std::to_string(best / medians[i]) + "}";
+      }
     }
     std::fflush(stdout);
   }

@@ -5,9 +5,11 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #include "narrow/cuda.h"
@@ -99,6 +101,24 @@ inline std::vector<double> in_long_turns(const std::vector<TimedGraph*>& timed, 
       }
   std::vector<double> medians;
   for (const auto& s : samples) medians.push_back(median(s));
+  return medians;
+}
+
+/// Each alone, as the peers' figures of other libraries were taken: after a pause, 15 ms to warm up, then the median of 26 ms of samples.
+inline std::vector<double> one_by_one(const std::vector<TimedGraph*>& timed) {
+  constexpr double kWarm = 15000.0, kSamples = 26000.0;
+  constexpr std::chrono::milliseconds kPause{20};
+  std::vector<double> medians;
+  for (TimedGraph* graph : timed) {
+    std::this_thread::sleep_for(kPause);
+    std::vector<double> samples;
+    for (double spent = 0.0; spent < kWarm + kSamples || samples.empty();) {
+      const double us = graph->sample();
+      spent += us * graph->calls();
+      if (spent > kWarm) samples.push_back(us);
+    }
+    medians.push_back(median(samples));
+  }
   return medians;
 }
 

@@ -166,7 +166,7 @@ std::vector<MatmulChoice> explain_matmul(const Int1Matrix& x, const Int1Matrix& 
   for (int i = 0; i < static_cast<int>(bit_configs().size()); ++i)
     choices.push_back({std::string(kPrefix).append(bit_configs()[static_cast<std::size_t>(i)].name), "sm_90a", takes, i == best,
                        takes ? fmt::format("estimated {:.1f} us", estimate_bit_config(problem, i, device.multiprocessors))
-                             : (device.is_hopper ? "k is beyond 2^22" : "the device is no Hopper")});
+                             : (device.is_hopper ? "k is beyond 2^21" : "the device is no Hopper")});
   choices.push_back({std::string(kAnyName), "any", true, best < 0, takes && tiny ? "few rows or products" : "exclusive or and popcount"});
   return choices;
 }

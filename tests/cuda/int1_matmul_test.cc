@@ -115,8 +115,28 @@ TEST_F(Int1MatmulTest, EveryRowIsExactOverManyTilesAndBlocks) {
     for (const DType out : kOutputs) {
       Int1MatmulOptions options;
       options.kernel = name;
-      ASSERT_NO_FATAL_FAILURE(expect_right(quantized("int1:row", 2500, 5000), quantized("int1:row", 3000, 5000), out, options, 0, 0, name));
+      for (const std::int64_t n : {3000, 3008})
+        ASSERT_NO_FATAL_FAILURE(expect_right(quantized("int1:row", 2500, 5000), quantized("int1:row", n, 5000), out, options, 0, 0, name));
     }
+}
+
+/// Equal bits: sums of +-k, and the largest magnitudes on the way to them.
+TEST_F(Int1MatmulTest, TheLargestKIsExact) {
+  const std::string kernel = int1_matmul_kernel_names()[0];
+  for (const int x_byte : {0, 255})
+    for (const int w_byte : {0, 255})
+      for (const DType out : {DType::kI32, DType::kF32}) {
+        const auto filled = [&](std::int64_t rows, int byte) {
+          const std::vector<std::uint8_t> bytes(static_cast<std::size_t>(rows * kMostBitK / 8), static_cast<std::uint8_t>(byte));
+          DeviceQuantized q{Scheme::parse("int1:row"), {rows, kMostBitK}, upload(bytes.data(), bytes.size()), {}, {}, {}};
+          q.scales = piece(scales_, rows * 4, 4);
+          return q;
+        };
+        Int1MatmulOptions options;
+        options.kernel = kernel;
+        ASSERT_NO_FATAL_FAILURE(expect_right(filled(8, x_byte), filled(24, w_byte), out, options, 0, 0,
+                                             std::to_string(x_byte) + " x " + std::to_string(w_byte)));
+      }
 }
 
 TEST_F(Int1MatmulTest, GivesTheBitsOfTheCpu) {

@@ -74,7 +74,16 @@ TEST_F(MsfpMatmulTest, RandomShapesAreWithinTheBound) {
 
 TEST_F(MsfpMatmulTest, ManyTilesAndBlocksAreWithinTheBound) {
   for (const char* scheme : {"msfp12", "msfp16"})
-    ASSERT_NO_FATAL_FAILURE(expect_right(quantized(scheme, 1300, 1500, Values::kNormal), quantized(scheme, 2100, 1500, Values::kNormal),
+    for (const DType out : kTypes)
+      for (const std::int64_t n : {2100, 2104})
+        ASSERT_NO_FATAL_FAILURE(expect_right(quantized(scheme, 1300, 1500, Values::kNormal), quantized(scheme, n, 1500, Values::kNormal),
+                                             out, {}, 0, 0, scheme));
+}
+
+/// More rows of both sides than the first tiles read: the others are decoded while those are multiplied.
+TEST_F(MsfpMatmulTest, LaterPanelsAreWithinTheBound) {
+  for (const char* scheme : {"msfp12", "msfp16"})
+    ASSERT_NO_FATAL_FAILURE(expect_right(quantized(scheme, 4200, 1100, Values::kNormal), quantized(scheme, 5000, 1100, Values::kNormal),
                                          DType::kBf16, {}, 0, 0, scheme));
 }
 

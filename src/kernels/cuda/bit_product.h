@@ -21,8 +21,8 @@ struct BitTerm {
 constexpr int kBitTermRows = 256;
 constexpr std::int64_t padded_bit_rows(std::int64_t rows) { return (rows + kBitTermRows - 1) / kBitTermRows * kBitTermRows; }
 
-/// The Hopper rows add offsets inside a float's 23 bits.
-constexpr int kMostBitK = 1 << 22;
+/// The Hopper rows add 4 popcount(A & B) - 2 popcount(A), at most 2 k in magnitude, inside a float's 22 bits.
+constexpr int kMostBitK = 1 << 21;
 
 struct BitProblem {
   int m = 0, n = 0, k = 0;

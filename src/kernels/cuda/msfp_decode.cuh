@@ -1,8 +1,8 @@
 #pragma once
 /// Prepared MSFP codes as pairs of bf16. All values are halved: 2^e then never overflows on the way, and 2^(e - 7) is a bf16, so that
 ///   half a value = (2^7 + magnitude) * 2^(e - 7) - 2^e     (of 4-bit codes 2^3 and e - 3)
-/// is one exact fma. Four codes of a box, 4q .. 4q + 3, give the pairs (4q, 4q + 2) and (4q + 1, 4q + 3), which need no byte permutation; a
-/// decoded box is the four first pairs and then the four second ones. Both operands of a product have the same order.
+/// is one exact fma. Four codes of a box, 4q .. 4q + 3, give the pairs (4q, 4q + 2) and (4q + 1, 4q + 3), which need no byte permutation;
+/// 64 decoded columns are the first pairs of their four boxes and then the second ones. Both operands of a product have the same order.
 
 #include <cuda_runtime.h>
 
@@ -32,6 +32,13 @@ __device__ inline std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32_t b, std
   return d;
 }
 
+/// (x & mask) | bits, one operation.
+__device__ inline std::uint32_t masked_with(std::uint32_t x, std::uint32_t mask, std::uint32_t bits) {
+  std::uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(x), "r"(mask), "r"(bits));
+  return result;
+}
+
 struct MsfpPairs {
   std::uint32_t first, second;
 };
@@ -40,12 +47,12 @@ struct MsfpPairs {
 template <int kBits>
 __device__ inline MsfpPairs msfp_pairs(std::uint32_t codes, const MsfpFactors& f) {
   if constexpr (kBits == 8) {
-    const std::uint32_t first = (codes & 0x007F007Fu) | 0x43004300u, second = ((codes >> 8) & 0x007F007Fu) | 0x43004300u;
+    const std::uint32_t first = masked_with(codes, 0x007F007Fu, 0x43004300u), second = masked_with(codes >> 8, 0x007F007Fu, 0x43004300u);
     return {fma_bf16x2(first, f.scale, f.minus) ^ ((codes << 8) & 0x80008000u),
             fma_bf16x2(second, f.scale, f.minus) ^ (codes & 0x80008000u)};
   } else {
     const std::uint32_t x = __byte_perm(codes, 0u, 0x4140);
-    const std::uint32_t first = ((x << 4) & 0x00700070u) | 0x41004100u, second = (x & 0x00700070u) | 0x41004100u;
+    const std::uint32_t first = masked_with(x << 4, 0x00700070u, 0x41004100u), second = masked_with(x, 0x00700070u, 0x41004100u);
     return {fma_bf16x2(first, f.scale, f.minus) ^ ((x << 12) & 0x80008000u),
             fma_bf16x2(second, f.scale, f.minus) ^ ((x << 8) & 0x80008000u)};
   }
@@ -53,68 +60,77 @@ __device__ inline MsfpPairs msfp_pairs(std::uint32_t codes, const MsfpFactors& f
 
 /// A box as it lies in memory.
 struct PackedBox {
-  uint4 codes;  ///< of 4 bits: x and y alone
-  std::uint32_t exponent;
+  uint4 codes;              ///< of 4 bits: x and y alone
+  std::uint32_t exponents;  ///< of its 64 columns
 };
 
+/// The box as 16 bf16, number `box` of its 64 columns: its first pairs to *to, its second ones 64 bytes further.
 template <int kBits>
-__device__ inline PackedBox load_box(const MsfpView& v, std::int64_t row, int box) {
-  const std::uint8_t* from = v.codes + row * v.pitch() + box * (kMsfpBox * kBits / 8);
-  PackedBox packed{};
-  if constexpr (kBits == 8) {
-    packed.codes = __ldg(reinterpret_cast<const uint4*>(from));
-  } else {
-    const uint2 words = __ldg(reinterpret_cast<const uint2*>(from));
-    packed.codes = {words.x, words.y, 0u, 0u};
-  }
-  packed.exponent = (__ldg(v.exponents + box / 4 * v.exponent_rows() + row) >> (box % 4 * 8)) & 255u;
-  return packed;
-}
-
-/// The box as 16 bf16.
-template <int kBits>
-__device__ inline void store_decoded(const PackedBox& packed, uint4* to) {
-  const MsfpFactors factors = msfp_factors<kBits>(packed.exponent, 0);
+__device__ inline void store_decoded(const PackedBox& packed, int box, uint4* to) {
+  const MsfpFactors factors = msfp_factors<kBits>(packed.exponents >> (box * 8), 0);
   const uint4& c = packed.codes;
   const std::uint32_t codes[4] = {c.x, kBits == 8 ? c.y : c.x >> 16, kBits == 8 ? c.z : c.y, kBits == 8 ? c.w : c.y >> 16};
   MsfpPairs pairs[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) pairs[i] = msfp_pairs<kBits>(codes[i], factors);
   to[0] = {pairs[0].first, pairs[1].first, pairs[2].first, pairs[3].first};
-  to[1] = {pairs[0].second, pairs[1].second, pairs[2].second, pairs[3].second};
+  to[4] = {pairs[0].second, pairs[1].second, pairs[2].second, pairs[3].second};
 }
 
-/// Box number `index` of a prepared matrix, row by row.
-__device__ inline void decode_box(const MsfpView& v, std::int64_t index, uint4* decoded) {
-  const std::int64_t boxes = v.depth / kMsfpBox, row = index / boxes;
-  const int box = static_cast<int>(index - row * boxes);
-  if (v.bits == 8)
-    store_decoded<8>(load_box<8>(v, row, box), decoded + index * 2);
-  else
-    store_decoded<4>(load_box<4>(v, row, box), decoded + index * 2);
-}
+/// One chunk along k of kMsfpRowsAtOnce rows, by one warp: a lane has one box of every other row. Loading and decoding are two steps, so
+/// that a warp can load the next one in between.
+struct MsfpRows {
+  static constexpr int kLanes = kMsfpChunk / kMsfpBox, kStep = 32 / kLanes, kCount = kMsfpRowsAtOnce / kStep;
+  PackedBox packed[kCount];
+  int bits, first, last, box;  ///< row `first` is the lane's first one; rows up to `last` exist
 
-/// kMsfpPanel boxes from number `first` on by one warp, four loads of a lane in flight at a time.
-template <int kBits>
-__device__ inline void decode_chunk(const MsfpView& v, std::int64_t first, int lane, uint4* decoded) {
-  constexpr int kAtOnce = 4;
-  const int boxes = static_cast<int>(v.depth / kMsfpBox);
-  std::int64_t row = (first + lane) / boxes;
-  int box = static_cast<int>(first + lane - row * boxes);
-#pragma unroll 1
-  for (int done = 0; done < kMsfpPanel; done += 32 * kAtOnce) {
-    PackedBox packed[kAtOnce];
-    std::int64_t at[kAtOnce];  // -1 beyond the last row
+  /// None of the loads has a condition, so that all are under way together; rows beyond the last are the last once more.
+  __device__ void load(const MsfpView v, int row, int chunk, int lane) {
+    bits = v.bits;
+    first = row + lane / kLanes;
+    last = static_cast<int>(v.rows) - 1;
+    box = chunk * kLanes + lane % kLanes;
+    const int boxes = static_cast<int>(v.depth / kMsfpBox), from = min(box, boxes - 1);  // the last chunk may be shorter
+    if (box >= boxes) last = -1;
+    const int end = static_cast<int>(v.rows) - 1;
+    const std::int64_t pitch = v.pitch();
+    const std::uint8_t* const codes = v.codes + from * (kMsfpBox * v.bits / 8);
+    const std::uint32_t* const exponents = v.exponents + from / 4 * v.exponent_rows();
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      at[i] = row < v.rows ? row * boxes + box : -1;
-      packed[i] = row < v.rows ? load_box<kBits>(v, row, box) : PackedBox{};
-      for (box += 32; box >= boxes; box -= boxes) ++row;
+    for (int i = 0; i < kCount; ++i) packed[i].exponents = __ldg(exponents + min(first + i * kStep, end));
+    if (bits == 8) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) packed[i].codes = __ldg(reinterpret_cast<const uint4*>(codes + min(first + i * kStep, end) * pitch));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const uint2 words = __ldg(reinterpret_cast<const uint2*>(codes + min(first + i * kStep, end) * pitch));
+        packed[i].codes.x = words.x;
+        packed[i].codes.y = words.y;
+      }
     }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
-      if (at[i] >= 0) store_decoded<kBits>(packed[i], decoded + at[i] * 2);
   }
-}
+
+  /// To rows of `pitch` pieces of 16 bytes. B's rows are dealt: wgmma gives neighbouring pairs of columns of D to the four lanes of a quad
+  /// in turn; with the rows 8q + 2i + e (q, i < 4, e < 2) of every 32 at 8i + 2q + e, lane q has the eight columns from 8q on instead.
+  __device__ void store(bool dealt, std::int64_t pitch, uint4* decoded) const {
+    const int base = dealt ? (first & ~31) + first % 32 / 8 * 2 + first % 2 : first;
+    uint4* const to = decoded + base * pitch + box / 4 * 8 + box % 4;
+    const std::int64_t near = (dealt ? 8 : 2) * pitch, far = (dealt ? 2 : 8) * pitch;
+    if (bits == 8)
+      store_all<8>(to, near, far);
+    else
+      store_all<4>(to, near, far);
+  }
+
+ private:
+  template <int kBits>
+  __device__ void store_all(uint4* to, std::int64_t near, std::int64_t far) const {
+    static_assert(kStep == 2 && kCount == 8);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      if (first + i * kStep <= last) store_decoded<kBits>(packed[i], box % 4, to + i % 4 * near + i / 4 * far);
+  }
+};
 
 }  // namespace narrow::cuda

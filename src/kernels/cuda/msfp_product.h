@@ -12,7 +12,9 @@
 
 namespace narrow::cuda {
 
-constexpr int kMsfpBox = 16, kMsfpDepth = 128, kMsfpRows = 128, kMsfpPanel = 256;
+constexpr int kMsfpBox = 16, kMsfpDepth = 128, kMsfpRows = 128;
+/// Operands are decoded in panels of rows and chunks of columns, a warp kMsfpRowsAtOnce rows of a chunk at a time.
+constexpr int kMsfpPanel = 256, kMsfpChunk = 256, kMsfpRowsAtOnce = 16;
 
 constexpr std::int64_t padded_msfp_depth(std::int64_t k) { return (k + kMsfpDepth - 1) / kMsfpDepth * kMsfpDepth; }
 constexpr std::int64_t padded_msfp_rows(std::int64_t rows) { return (rows + kMsfpRows - 1) / kMsfpRows * kMsfpRows; }
@@ -47,9 +49,12 @@ int launch_prepare_msfp(const MsfpCanonical& from, const MsfpView& to, Stream st
 int launch_unprepare_msfp(const MsfpView& from, const MsfpCanonical& to, Stream stream);
 
 constexpr std::int64_t msfp_panels(std::int64_t rows) { return (rows + kMsfpPanel - 1) / kMsfpPanel; }
-/// Scratch memory of launch_msfp_product: A and B in bf16, a counter for every kMsfpPanel rows of them, and one more.
+constexpr std::int64_t msfp_chunks(std::int64_t depth) { return (depth + kMsfpChunk - 1) / kMsfpChunk; }
+/// Scratch memory of launch_msfp_product: B and A in bf16, B's rows in groups of 32; a counter for every chunk of a panel, and one more.
+constexpr std::int64_t padded_msfp_b_rows(std::int64_t rows) { return (rows + 31) / 32 * 32; }
 constexpr std::size_t msfp_scratch_bytes(const MsfpView& a, const MsfpView& b) {
-  return static_cast<std::size_t>((a.rows + b.rows) * a.depth * 2 + (msfp_panels(a.rows) + msfp_panels(b.rows) + 1) * 4);
+  return static_cast<std::size_t>((a.rows + padded_msfp_b_rows(b.rows)) * a.depth * 2 +
+                                  ((msfp_panels(a.rows) + msfp_panels(b.rows)) * msfp_chunks(a.depth) + 1) * 4);
 }
 /// Hopper alone; the scratch memory is 128-byte aligned. Results are CUDA's error codes.
 int launch_msfp_product(const MsfpProblem& problem, void* scratch, Stream stream);

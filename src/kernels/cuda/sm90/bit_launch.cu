@@ -15,16 +15,15 @@ using BitKernel = void (*)(BitParams, CUtensorMap, CUtensorMap, CUtensorMap);
 
 struct BitInstance {
   BitKernel kernel;
-  int shared_bytes, threads, box_bytes, chunk;
+  int shared_bytes, threads, stages;
 };
 template <class T>
-constexpr BitInstance instance(int chunk) {
-  static_assert(T::kStages >= 2);
-  return {bit_product<T>, T::kShared, T::kThreads, T::kBoxRowBytes, chunk};
+constexpr BitInstance instance() {
+  return {bit_product<T>, T::kShared, T::kThreads, T::kStages};
 }
 /// In the order of bit_configs().
-const BitInstance kInstances[] = {instance<BitTile<256, 4, 1>>(4), instance<BitTile<256, 4, 2>>(1), instance<BitTile<128, 5, 1>>(5),
-                                  instance<BitTile<64, 7, 1>>(7)};
+const BitInstance kInstances[] = {instance<BitTile<256, 4, 1>>(), instance<BitTile<256, 4, 2>>(), instance<BitTile<128, 5, 1>>(),
+                                  instance<BitTile<64, 7, 1>>()};
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -42,8 +41,7 @@ int launch_bit_product(const BitProblem& problem, int config, Stream stream) {
   CUtensorMap a{}, b{}, d{};
   if (!encode_matrix_map(a, {problem.a, 1, k_bytes, problem.m, problem.a_pitch, 128, c.tile_m}) ||
       !encode_matrix_map(b, {problem.b, 1, k_bytes, problem.n, problem.b_pitch, 128, c.tile_n / c.cluster}) ||
-      (boxed &&
-       !encode_matrix_map(d, {problem.d, element_bytes, problem.n, problem.m, problem.d_pitch * element_bytes, instance.box_bytes, 16})))
+      (boxed && !encode_matrix_map(d, {problem.d, element_bytes, problem.n, problem.m, problem.d_pitch * element_bytes, 128, 16})))
     return cudaErrorInvalidValue;
 
   BitParams params{};
@@ -55,8 +53,8 @@ int launch_bit_product(const BitProblem& problem, int config, Stream stream) {
   params.tiles_n = ceil_div(problem.n, c.tile_n);
   params.tiles = params.tiles_m * params.tiles_n;
   params.workers = std::min(multiprocessors() / c.cluster, params.tiles);
-  params.band = std::max(1, 2048 / (c.tile_m * c.cluster));
-  params.chunk = instance.chunk;
+  params.band = 4096 / (c.tile_m * c.cluster);
+  params.chunk = instance.stages;
   params.boxed = boxed;
   params.a_terms = problem.a_terms;
   params.b_terms = problem.b_terms;

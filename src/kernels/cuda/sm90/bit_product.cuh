@@ -2,11 +2,10 @@
 /// The Hopper main loop of products of bits, D = epilogue(A * B^T) of matrices of +-1.
 ///
 /// Mapping:  persistent thread blocks. One producer thread copies blocks of 1024 bits along k of A and B by TMA into a ring of stages; two
-///           or four consumer warpgroups, each its own part of the tile, multiply them by wgmma (and + popcount, 256 bits a step). In
-///           clusters of two the thread blocks lie one above the other and each loads half of B for both.
+///           consumer warpgroups, 64 rows each, multiply them by wgmma (and + popcount, 256 bits a step). In clusters of two the thread
+///           blocks lie one above the other and each loads half of B for both.
 /// Turns:    one warpgroup alone keeps the tensor cores busy, so they multiply in turn, `chunk` blocks each: while one finishes its sums
-/// and
-///           stores them, the others multiply. The ring is what the first may be ahead of the last.
+///           and stores them, the other multiplies. The ring is what the first may be ahead of the second.
 /// Requires: compute capability 9.0; rows of A and B 16-byte aligned, zeros beyond k, terms (checked in ops/).
 /// Bound:    arithmetic (32,768 products a cycle and multiprocessor) for k beyond some 4,000, else the bytes of D. Meaning:
 ///           reference/matmul.cc, bit for bit.
@@ -53,8 +52,8 @@ __device__ void produce_bits(const BitParams& p, const CUtensorMap& a, const CUt
 template <class T>
 __device__ void consume_bits(const BitParams& p, const CUtensorMap& d, const BitShared<T>& shared, int worker, int rank) {
   const int lane = static_cast<int>(threadIdx.x) % 32, group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);
-  const std::uint32_t first_a = operand_word(shared_address(shared.a(0)) + group % T::kGroupsM * 64 * 128),
-                      first_b = operand_word(shared_address(shared.b(0)) + group / T::kGroupsM * T::kGroupN * 128);
+  const std::uint32_t first_a = operand_word(shared_address(shared.a(0)) + group * 64 * 128),
+                      first_b = operand_word(shared_address(shared.b(0)));
   Ring<T::kStages> at;
   Ring<T::kTerms> terms;
   unsigned turns = 0;
@@ -79,8 +78,8 @@ __device__ void consume_bits(const BitParams& p, const CUtensorMap& d, const Bit
     wgmma_commit();
   };
 
-  if (group == T::kConsumers - 1 && lane == 0) shared.turn[0].arrive();  // the first turn is the first warpgroup's
-  wait_for_earlier_kernels();                                            // from here on D is written
+  if (group == 1 && lane == 0) shared.turn[0].arrive();  // the first turn is the first warpgroup's
+  wait_for_earlier_kernels();                            // from here on D is written
   for (int tile = worker; tile < p.tiles; tile += p.workers) {
     pin(popcounts);
 #pragma unroll 1
@@ -99,7 +98,7 @@ __device__ void consume_bits(const BitParams& p, const CUtensorMap& d, const Bit
         release(at.slot);
         at = next;
       }
-      if (lane == 0) shared.turn[group + 1 < T::kConsumers ? group + 1 : 0].arrive();
+      if (lane == 0) shared.turn[1 - group].arrive();
       wgmma_wait<0>();
       release(at.slot);
       at.advance();
@@ -109,10 +108,14 @@ __device__ void consume_bits(const BitParams& p, const CUtensorMap& d, const Bit
     shared.terms_full[terms.slot].wait(terms.parity);
     if (!p.boxed)
       store_bits_any<T>(p, shared, terms.slot, popcounts, place.x, place.y);
-    else if (p.epilogue.out == DType::kF16 || p.epilogue.out == DType::kBf16)
-      store_boxes<T, 2>(p, d, shared, terms.slot, popcounts, place.x, place.y);
+    else if (p.epilogue.out == DType::kF16)
+      store_boxes<T, DType::kF16>(p, d, shared, terms.slot, popcounts, place.x, place.y);
+    else if (p.epilogue.out == DType::kBf16)
+      store_boxes<T, DType::kBf16>(p, d, shared, terms.slot, popcounts, place.x, place.y);
+    else if (p.epilogue.out == DType::kF32)
+      store_boxes<T, DType::kF32>(p, d, shared, terms.slot, popcounts, place.x, place.y);
     else
-      store_boxes<T, 4>(p, d, shared, terms.slot, popcounts, place.x, place.y);
+      store_boxes<T, DType::kI32>(p, d, shared, terms.slot, popcounts, place.x, place.y);
     __syncwarp();  // the terms are read
     if (lane == 0) shared.terms_empty[terms.slot].arrive();
     terms.advance();

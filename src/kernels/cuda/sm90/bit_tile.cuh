@@ -10,23 +10,20 @@
 
 namespace narrow::cuda::sm90 {
 
-/// A tile of 128 x kTileN: consumer warpgroups of 64 rows x kTileN / kGroupsN columns, one producer. A block along k is 128 bytes, 1024
-/// bits, of a row.
-template <int kTileN_, int kStages_, int kCluster_, int kGroupsN_ = 1, int kBoxRowBytes_ = 128>
+/// A tile of 128 x kTileN: two consumer warpgroups of 64 rows, one producer. A block along k is 128 bytes, 1024 bits, of a row.
+template <int kTileN_, int kStages_, int kCluster_>
 struct BitTile {
   static constexpr int kTileM = 128, kTileN = kTileN_, kStages = kStages_, kCluster = kCluster_;
-  static constexpr int kGroupsM = 2, kGroupsN = kGroupsN_, kGroupN = kTileN / kGroupsN;
-  static constexpr int kConsumers = kGroupsM * kGroupsN, kConsumerThreads = kConsumers * 128, kThreads = kConsumerThreads + 128;
-  /// Together what the launch gives: 3 * 168, or 5 * 96, of every 128 threads.
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 104, kProducerRegisters = 40;
-  static constexpr int kCount = kGroupN / 2;  ///< sums of a thread
+  static constexpr int kConsumers = 2, kConsumerThreads = kConsumers * 128, kThreads = kConsumerThreads + 128;
+  static constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;  ///< together 3 * 168 of every 128 threads
+  static constexpr int kCount = kTileN / 2;                                ///< sums of a thread
   static constexpr int kBytesA = kTileM * 128, kBytesB = kTileN * 128, kStageBytes = kBytesA + kBytesB;
-  static constexpr int kBoxRowBytes = kBoxRowBytes_, kBoxBytes = 16 * kBoxRowBytes;  ///< a warp stages one box of D, 16 rows, at a time
-  static constexpr int kTerms = 2;                                                   ///< tiles whose terms are there at once
+  static constexpr int kBoxBytes = kOutputBoxBytes;  ///< a warp stages one box of D, 16 rows, at a time
+  static constexpr int kTerms = 2;                   ///< tiles whose terms are there at once
   static constexpr int kTermBytes = (kTileM + kTileN) * static_cast<int>(sizeof(BitTerm));
   static constexpr int kShared = 1024 + kStages * kStageBytes + kConsumers * 4 * kBoxBytes + kTerms * kTermBytes +
                                  (2 * kStages + 2 * kTerms + kConsumers) * static_cast<int>(sizeof(Barrier));
-  static_assert(kGroupN % 64 == 0 && kGroupN <= 256 && kShared <= 232448);
+  static_assert(kTileN % 64 == 0 && kTileN <= 256 && kShared <= 232448);
 };
 
 /// A launch. A worker is a thread block, or a cluster of two that lie one above the other and share B.
