@@ -247,8 +247,7 @@ TEST(Decoder, GeneratesTheSameTokens) {
 }
 
 /// Steps after a prompt, as one kernel where `one_kernel`, give the logits of passes over one row for the tokens that were chosen. Both
-/// round the same inputs to the same 16 bits, but those of integers' products, which one kernel rounds to 30 bits, and differ by the order
-/// of sums.
+/// round the same inputs to the same 16 bits, and differ by the order of sums.
 void expect_steps_of_passes(const std::filesystem::path& place, const std::optional<Recipe>& recipe, const char* cache, bool one_kernel) {
   const Model gpu = open_model(place, {.device = kDevice, .recipe = recipe});
   const model::DeviceDecoder& decoder = *gpu.state().on_device;

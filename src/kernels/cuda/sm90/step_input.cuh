@@ -44,10 +44,16 @@ __device__ inline void store_values(const StepShared& shared, int chunk, float4 
   to[4] = pack_two(!kBf16, v.z, v.w);
 }
 
-/// The same as digits: x = scale (d0 + 2^8 d1 + 2^16 d2 + 2^24 d3), each digit a signed byte, the scale a power of two: less than 2^-30 of
-/// the chunk's largest value is rounded away. And the sums of x over columns that share a scale.
+/// The same of fp16, as digits: x = scale (d0 + 2^8 d1 + 2^16 d2 + 2^24 d3), each digit a signed byte, the scale a power of two: less than
+/// 2^-30 of the chunk's largest value is rounded away. And the sums of x over columns that share a scale.
 __device__ inline void store_digits(const StepShared& shared, int sum_columns, int chunk, float4 v) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto rounded = [](float a, float b) {
+    const std::uint32_t pair = pack_two(true, a, b);
+    return __half22float2(reinterpret_cast<const __half2&>(pair));
+  };
+  const float2 first = rounded(v.x, v.y), second = rounded(v.z, v.w);
+  v = {first.x, first.y, second.x, second.y};
   const float largest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
   const std::uint32_t exponent = max(__reduce_max_sync(0xFFFFFFFFu, __float_as_uint(largest)) >> 23, 30u);
   const float up = __uint_as_float((283u - exponent) << 23);
@@ -74,7 +80,7 @@ __device__ inline void store_digits(const StepShared& shared, int sum_columns, i
   if (sum_columns > 16) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 4);
   if (sum_columns > 32) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 8), sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 16);
   if (lane * 4 % sum_columns == 0) shared.x_sums[(chunk * kChunkDepth + lane * 4) / sum_columns] = sum;
-  // Infinities and NaNs make everything NaN.
+  // A NaN makes everything NaN.
   const std::uint32_t scale = exponent == 255u ? 0x7FFFFFFFu : (exponent - 29u) << 23;
   if (lane < 2) shared.x_scales[chunk * 2 + lane] = __uint_as_float(scale) * (lane == 0 ? 1.0f : 0x1p16f);
 }

@@ -47,6 +47,44 @@ struct StepBytes {
   }
 };
 
+/// Floats as the weight-only products decode them, but for pairs of two pieces of one word that one multiplication brings to both places.
+template <class D>
+struct StepFloats {
+  template <int kPair>
+  static constexpr Moves kMoves = moves_of(kPlacement<D::kKind, D::kBits>, D::kKind, D::kBits, 10 - stored_mantissa(D::kBits), kPair);
+
+  /// Whether (word & sources) * (2^first + 2^second) has both pieces at their places, whatever their bits are: what each is by the other's
+  /// factor, and its carries, must miss those.
+  static constexpr bool can_multiply(const Moves& moves) {
+    if (moves.count != 2 || moves.word[0] != moves.word[1] || moves.shift[0] <= 0 || moves.shift[1] <= 0) return false;
+    const std::uint32_t sources = moves.mask[0] >> moves.shift[0] | moves.mask[1] >> moves.shift[1], factor = factor_of(moves);
+    for (std::uint32_t bits = sources;; bits = (bits - 1) & sources) {
+      const std::uint32_t wanted = (bits << moves.shift[0] & moves.mask[0]) | (bits << moves.shift[1] & moves.mask[1]);
+      if ((bits * factor & (moves.mask[0] | moves.mask[1])) != wanted) return false;
+      if (bits == 0) return true;
+    }
+  }
+  static constexpr std::uint32_t factor_of(const Moves& moves) { return (1u << moves.shift[0]) + (1u << moves.shift[1]); }
+
+  template <bool kBf16, int kPair>
+  __device__ static std::uint32_t pair(const std::uint32_t* words) {
+    constexpr Moves kIts = kMoves<kPair>;
+    if constexpr (!kBf16 && can_multiply(kIts)) {
+      constexpr std::uint32_t kSources = kIts.mask[0] >> kIts.shift[0] | kIts.mask[1] >> kIts.shift[1];
+      return (words[kIts.word[0]] & kSources) * factor_of(kIts) & (kIts.mask[0] | kIts.mask[1]);
+    } else {
+      return D::template pair<kBf16, kPair>(words, DecodeState{});
+    }
+  }
+  template <bool kBf16, int kStep>
+  __device__ static void decode_step(const std::uint32_t* words, std::uint32_t* a) {
+    a[0] = pair<kBf16, kStep * 4>(words);
+    a[1] = pair<kBf16, kStep * 4 + 1>(words);
+    a[2] = pair<kBf16, kStep * 4 + 2>(words);
+    a[3] = pair<kBf16, kStep * 4 + 3>(words);
+  }
+};
+
 /// How scales change along k: not at all; every 128 columns, in fp32; every 32, or 16, in bf16; every 32 or a multiple, or 16, in either.
 enum class StepScales : std::uint8_t { kRow, kChunk, kPacked32, kPacked16, kBlocks, kSixteen };
 /// Those of 16 columns are compiled for formats of up to 4 bits.
@@ -64,17 +102,17 @@ NARROW_HOST_DEVICE constexpr int steps_of(StepScales scales) {
   return scales == StepScales::kPacked32 || scales == StepScales::kBlocks ? 2 : 1;
 }
 
-/// d = a * b + c.
+/// d = a * b.
 template <bool kBf16>
-__device__ inline void mma_row(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, float c0, float c1) {
+__device__ inline void mma_row(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   if constexpr (kBf16)
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %11, %11};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
                  : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c0), "f"(c1));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
   else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %11, %11};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
                  : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c0), "f"(c1));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
 __device__ inline void mma_bytes(int (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
@@ -172,11 +210,11 @@ __device__ inline void load_words(const std::byte* chunk, int half, int lane, in
   }
 }
 
-/// The sums of rows lane / 4 + 8 i, i = 0 .. 3, of a warp's 32. kZeros: chunks have zero points.
+/// The sums of rows lane / 4 + 8 i, i = 0 .. 3, of a warp's 32.
 template <class D, bool kBf16, StepScales kScales>
 class StepSums {
  public:
-  using Decode = D;
+  using Decode = StepFloats<D>;
   static constexpr int kBlock = steps_of(kScales);
 
   __device__ StepSums() { clear(); }
@@ -201,10 +239,10 @@ class StepSums {
         if constexpr (kDense)
           a[0] = words[block][0], a[1] = words[block][1], a[2] = words[block][2], a[3] = words[block][3];
         else
-          Decode::template decode_step<kBf16, kStep % 4>(words[block] + (kHalves ? 0 : kStep / 4 * D::kBits), DecodeState{}, a);
+          Decode::template decode_step<kBf16, kStep % 4>(words[block] + (kHalves ? 0 : kStep / 4 * D::kBits), a);
         float(&d)[4] = products_[block][kChain];
         if constexpr (kFirst || (kScaled && kBlock == 8 && kStep == 1))
-          mma_row<kBf16>(d, a, b0, b1, 0.0f, 0.0f);
+          mma_row<kBf16>(d, a, b0, b1);
         else
           mma_16x8<kBf16>(d, a, b0, b1);
         if constexpr (kScaled && kStep % kBlock == kBlock - 1) {
@@ -249,7 +287,8 @@ class StepSums {
   float products_[2][2][4];  ///< of 16 rows each, in two chains
 };
 
-/// The same of integers times digits of x. Lanes of even t have the sums of the lower two digits, the others those of the higher two.
+/// The same of integers times digits of x; kZeros: chunks have zero points. Lanes of even t have the sums of the lower two digits, the
+/// others those of the higher two.
 template <class D, StepScales kScales, bool kZeros>
 class StepIntegerSums {
  public:
