@@ -12,16 +12,15 @@ namespace {
 using namespace sm90;
 
 constexpr int kMostShared = 232448, kSlotBytes = 10240, kGapBytes = 20480;
-/// Bytes of 8-bit weights and of 4-bit integers under way: those keep up with memory, which gives less to more requests; others want all
-/// of the ring.
-constexpr int kEightBitsAhead = 65536, kFourBitsAhead = 81920;
+/// Bytes of weights of 8 bits, and of 4 and 5, under way: memory gives less to more requests; others want all of the ring.
+constexpr int kEightBitsAhead = 65536, kFewBitsAhead = 81920;
 
 constexpr auto kLists = {step_integers, step_floats, step_dense};
 
 const StepInstance* find_instance(const StepEncoding& e) {
   for (const auto list : kLists)
     for (const StepInstance& one : list())
-      if (one.kind == e.kind && one.bits == e.bits && one.bf16 == e.bf16) return &one;
+      if (one.kind == e.kind && one.bits == e.bits && one.bf16 == e.bf16 && one.plain == has_plain_scales(e)) return &one;
   return nullptr;
 }
 
@@ -94,11 +93,11 @@ bool plan_step(StepParams& p) {
   grow(p.head_slots);
   const int slot_bytes = p.unit * p.encoding.chunk_bytes;
   p.gap = kGapBytes / slot_bytes;
-  const bool is_four = p.encoding.kind == WeightKind::kInteger && p.encoding.bits == 4;
   p.ahead = p.slots;
-  if (is_four || p.encoding.bits == 8)
+  const bool is_narrow = (p.encoding.bits == 4 || p.encoding.bits == 5) && has_plain_scales(p.encoding);
+  if (is_narrow || p.encoding.bits == 8)
     p.ahead =
-        std::clamp((is_four ? kFourBitsAhead : kEightBitsAhead) / slot_bytes, kStepProducers, p.slots) / kStepProducers * kStepProducers;
+        std::clamp((is_narrow ? kFewBitsAhead : kEightBitsAhead) / slot_bytes, kStepProducers, p.slots) / kStepProducers * kStepProducers;
   return true;
 }
 

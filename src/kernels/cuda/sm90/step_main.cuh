@@ -74,7 +74,9 @@ __device__ inline void clear_results(const StepParams& p, int kind) {
     __stcg(shape.results + i, 0.0f);
 }
 
-template <class D, bool kBf16>
+/// kPlain: has_plain_scales; others are kernels of their own, since registers would be spilled in the loops of all kinds of products in
+/// one.
+template <class D, bool kBf16, bool kPlain>
 __global__ void __launch_bounds__(kStepThreads, 1) decode_step(const __grid_constant__ StepParams p) {
   extern __shared__ std::byte memory[];
   const StepShared shared(memory, p);
@@ -168,24 +170,27 @@ __global__ void __launch_bounds__(kStepThreads, 1) decode_step(const __grid_cons
       multiply_run<One, kBf16, kScales, kZeros>(shared, ring, at, run, shape.depth_chunks, operand);
     };
     const auto multiply_scaled = [&]<bool kZeros>() {
-      if (scales == StepScales::kRow)
-        multiply.template operator()<D, StepScales::kRow, kZeros>();
-      else if (scales == StepScales::kChunk)
-        multiply.template operator()<D, StepScales::kChunk, kZeros>();
-      else if (scales == StepScales::kBlocks)
-        multiply.template operator()<D, StepScales::kBlocks, kZeros>();
-      if constexpr (has_sixteen(D::kBits))
-        if (scales == StepScales::kSixteen) multiply.template operator()<D, StepScales::kSixteen, kZeros>();
-      if constexpr (!kZeros)
-        if (scales == StepScales::kPacked32) multiply.template operator()<D, StepScales::kPacked32, kZeros>();
-      if constexpr (!kZeros && has_sixteen(D::kBits))
-        if (scales == StepScales::kPacked16) multiply.template operator()<D, StepScales::kPacked16, kZeros>();
+      if constexpr (kPlain || kZeros) {
+        if (scales == StepScales::kRow)
+          multiply.template operator()<D, StepScales::kRow, kZeros>();
+        else if (scales == StepScales::kChunk)
+          multiply.template operator()<D, StepScales::kChunk, kZeros>();
+      }
+      if constexpr (!kPlain) {
+        if (scales == StepScales::kBlocks) multiply.template operator()<D, StepScales::kBlocks, kZeros>();
+        if constexpr (has_sixteen(D::kBits))
+          if (scales == StepScales::kSixteen) multiply.template operator()<D, StepScales::kSixteen, kZeros>();
+        if constexpr (!kZeros)
+          if (scales == StepScales::kPacked32) multiply.template operator()<D, StepScales::kPacked32, kZeros>();
+        if constexpr (!kZeros && has_sixteen(D::kBits))
+          if (scales == StepScales::kPacked16) multiply.template operator()<D, StepScales::kPacked16, kZeros>();
+      }
     };
     if (D::kKind == WeightKind::kDense || kind == kStepHead)
       multiply.template operator()<Dense, StepScales::kRow, false>();
-    else if constexpr (D::kKind == WeightKind::kInteger)
+    else if constexpr (D::kKind == WeightKind::kInteger && !kPlain)
       operand.zero_offset != 0 ? multiply_scaled.template operator()<true>() : multiply_scaled.template operator()<false>();
-    else if constexpr (D::kKind == WeightKind::kFloat)
+    else if constexpr (D::kKind != WeightKind::kDense)
       multiply_scaled.template operator()<false>();
     if (thread == 0) window.close(phase);
     store_results(shared, shape, run, product, finish);

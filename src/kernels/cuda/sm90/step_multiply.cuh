@@ -96,6 +96,11 @@ NARROW_HOST_DEVICE constexpr StepScales scales_of(const StepEncoding& e) {
   if (e.step_shift == 4) return packed ? StepScales::kPacked16 : StepScales::kSixteen;
   return packed && e.step_shift == 5 ? StepScales::kPacked32 : StepScales::kBlocks;
 }
+/// Scales of rows or of 128 columns, and no zero points in chunks.
+NARROW_HOST_DEVICE constexpr bool has_plain_scales(const StepEncoding& e) {
+  const StepScales scales = scales_of(e);
+  return e.zero_offset == 0 && (scales == StepScales::kRow || scales == StepScales::kChunk);
+}
 /// Steps of 16 columns that share a scale, at least.
 NARROW_HOST_DEVICE constexpr int steps_of(StepScales scales) {
   if (scales == StepScales::kRow || scales == StepScales::kChunk) return 8;

@@ -193,16 +193,10 @@ struct StepSlots {
   Barrier *full, *empty;
 };
 
-/// The thread block's run of a product: sums of each row of chunks and group, in shared.partials. Not inlined, and with copies of what it
-/// uses: next to all other kinds of products in one function, registers would be spilled inside its loop.
+/// The thread block's run of a product: sums of each row of chunks and group, in shared.partials.
 template <class D, bool kBf16, StepScales kScales, bool kZeros>
-__device__ __noinline__ void multiply_run(const StepShared& its_shared, const StepSlots& its_ring, StepCursor& its_cursor,
-                                          const StepRun& its_run, int depth_chunks, const StepOperand& its_operand) {
-  const StepShared shared = its_shared;
-  const StepSlots ring = its_ring;
-  const StepRun run = its_run;
-  const StepOperand operand = its_operand;
-  StepCursor at = its_cursor;
+__device__ __forceinline__ void multiply_run(const StepShared& shared, const StepSlots& ring, StepCursor& at, const StepRun& run,
+                                             int depth_chunks, const StepOperand& operand) {
   constexpr bool kDigits = D::kKind == WeightKind::kInteger;
   const int unit = ring.unit, count = run.count, rows = run.rows, slots = unit == 1 ? count : run.slots;
   std::conditional_t<kDigits, StepIntegerSums<D, kScales, kZeros>, StepSums<D, kBf16, kScales>> sums;
@@ -241,7 +235,6 @@ __device__ __noinline__ void multiply_run(const StepShared& its_shared, const St
 #pragma unroll 1
   while (row < rows) flush();
   at.turn = turn - slots;
-  its_cursor = at;
 }
 
 }  // namespace narrow::cuda::sm90
