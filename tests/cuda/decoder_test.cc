@@ -280,7 +280,8 @@ TEST(Decoder, StepsOfEveryArchitecture) {
        {Case{{}, true}, Case{{.type = "mistral", .extra = R"("sliding_window": 9,)"}, true},
         Case{{.type = "qwen2", .tied = true, .biases = true}, true}, Case{{.type = "qwen3", .head_dim = 32}, true},
         Case{{.hidden = 192, .intermediate = 200, .heads = 6, .kv_heads = 6, .head_dim = 128, .vocabulary = 331}, true},
-        Case{{.hidden = 128, .heads = 14, .kv_heads = 2, .head_dim = 64}, true}, Case{{.heads = 3, .kv_heads = 1, .head_dim = 10}, false},
+        Case{{.hidden = 128, .heads = 14, .kv_heads = 2, .head_dim = 64}, true},
+        Case{{.hidden = 128, .heads = 4, .kv_heads = 2, .head_dim = 128}, true}, Case{{.heads = 3, .kv_heads = 1, .head_dim = 10}, false},
         Case{{.hidden = 4224, .layers = 1, .heads = 2, .kv_heads = 2, .head_dim = 64}, true}}) {
     const test::TemporaryDirectory place;
     test::write_decoder(place / "model", one.decoder);

@@ -115,7 +115,7 @@ struct StepParams {
   int ahead = 0;                  ///< slots that may be under way, a multiple of the producers
   int gap = 0;                    ///< slots that may be under way between products, of later ones
   int most_rows = 0;              ///< rows of chunks that a worker's run touches at most
-  int widest = 0;                 ///< the largest k, padded to chunks
+  int most_columns = 0;           ///< chunks of x that a worker's run needs at most
   int vectors = 1;                ///< of results: two where rows have more than two parts
 
   int heads = 0, kv_heads = 0, head_dim = 0, splits = 1;

@@ -12,8 +12,8 @@
 namespace narrow::cuda::sm90 {
 
 /// Norms and turns the group's queries and the key, of which a warp has one at a time, where they lie: [group + 2][head_dim].
-__device__ inline void turn_heads(const StepParams& p, const StepLayer& w, const float* turns, int group, float* heads) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, head_dim = p.head_dim, half = head_dim / 2;
+__device__ inline void turn_heads(const StepParams& p, const StepLayer& w, const float* turns, int group, int head_dim, float* heads) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, half = head_dim / 2;
   for (int head = static_cast<int>(threadIdx.x) / 32; head <= group; head += kStepConsumers / 32) {
     float* x = heads + head * head_dim;
     const float* norm = head < group ? w.q_norm : w.k_norm;
@@ -38,7 +38,8 @@ __device__ inline void load_eight(const float* from, float (&x)[8]) {
   x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
 }
 
-template <CacheKind kKind, int kHeads, typename Wait>
+/// kDim: the size of a head, or 0 where it is known at run time.
+template <CacheKind kKind, int kHeads, int kDim, typename Wait>
 __device__ inline void attend_step(const StepParams& p, const StepShared& shared, const StepLayer& w, int layer, const CacheView& cache,
                                    int position, const Wait& wait_for_qkv) {
   constexpr int kWarps = kStepConsumers / 32, kAhead = kHeads == 1 && kKind != CacheKind::kFp32 ? 4 : 2;
@@ -47,8 +48,8 @@ __device__ inline void attend_step(const StepParams& p, const StepShared& shared
   float* memory = shared.attention;
   const int group = kHeads == 1 ? 1 : p.heads / p.kv_heads, passes = (group + kHeads - 1) / kHeads, share_of_warps = kWarps / passes;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, pass = warp / share_of_warps;
-  const int head_dim = p.head_dim;
-  int lanes = 2;
+  const int head_dim = kDim > 0 ? kDim : p.head_dim;
+  int lanes = kDim > 0 ? kDim / 8 : 2;
   while (lanes * 8 < head_dim) lanes *= 2;
   const int element = lane % lanes * 8, keys_at_once = share_of_warps * (32 / lanes),
             own = warp % share_of_warps * (32 / lanes) + lane / lanes;
@@ -84,7 +85,7 @@ __device__ inline void attend_step(const StepParams& p, const StepShared& shared
     *reinterpret_cast<float4*>(memory + i) = p.vectors == 1 ? qkv.load<1>(column) : qkv.load<2>(column);
   }
   consumers_sync();
-  turn_heads(p, w, shared.turns, group, memory);
+  turn_heads(p, w, shared.turns, group, head_dim, memory);
   consumers_sync();
   float q[kHeads][8] = {};
   Running<kHeads> sums;
@@ -170,8 +171,9 @@ __device__ inline void attend_step(const StepParams& p, const StepShared& shared
 }
 
 /// Four neighbouring values of what attention gives, from the splits' softmaxes.
+template <int kDim>
 __device__ inline float4 load_mixed(const StepParams& p, int column) {
-  const int head = column / p.head_dim, d = column % p.head_dim, pitch = softmax_pitch(p.head_dim);
+  const int head_dim = kDim > 0 ? kDim : p.head_dim, head = column / head_dim, d = column % head_dim, pitch = softmax_pitch(head_dim);
   const float* from = p.softmaxes + static_cast<std::int64_t>(head * p.splits) * pitch;
   float largest = kLowest, total = 0.0f;
   float4 sum{0.0f, 0.0f, 0.0f, 0.0f};

@@ -7,8 +7,8 @@ namespace narrow::cuda::sm90 {
 
 std::span<const StepInstance> step_dense() {
   static constexpr StepInstance kList[] = {
-      {WeightKind::kDense, 16, false, decode_step<Decoder<WeightKind::kDense, 16>, false>},
-      {WeightKind::kDense, 16, true, decode_step<Decoder<WeightKind::kDense, 16>, true>},
+      {WeightKind::kDense, 16, false, true, decode_step<Decoder<WeightKind::kDense, 16>, false, true>},
+      {WeightKind::kDense, 16, true, true, decode_step<Decoder<WeightKind::kDense, 16>, true, true>},
   };
   return kList;
 }

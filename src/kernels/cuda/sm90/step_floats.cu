@@ -7,11 +7,16 @@ namespace narrow::cuda::sm90 {
 
 std::span<const StepInstance> step_floats() {
   static constexpr StepInstance kList[] = {
-      {WeightKind::kFloat, 3, false, decode_step<Decoder<WeightKind::kFloat, 3>, false>},
-      {WeightKind::kFloat, 4, false, decode_step<Decoder<WeightKind::kFloat, 4>, false>},
-      {WeightKind::kFloat, 5, false, decode_step<Decoder<WeightKind::kFloat, 5>, false>},
-      {WeightKind::kFloat, 6, false, decode_step<Decoder<WeightKind::kFloat, 6>, false>},
-      {WeightKind::kFloat, 8, false, decode_step<Decoder<WeightKind::kFloat, 8>, false>},
+      {WeightKind::kFloat, 3, false, true, decode_step<Decoder<WeightKind::kFloat, 3>, false, true>},
+      {WeightKind::kFloat, 3, false, false, decode_step<Decoder<WeightKind::kFloat, 3>, false, false>},
+      {WeightKind::kFloat, 4, false, true, decode_step<Decoder<WeightKind::kFloat, 4>, false, true>},
+      {WeightKind::kFloat, 4, false, false, decode_step<Decoder<WeightKind::kFloat, 4>, false, false>},
+      {WeightKind::kFloat, 5, false, true, decode_step<Decoder<WeightKind::kFloat, 5>, false, true>},
+      {WeightKind::kFloat, 5, false, false, decode_step<Decoder<WeightKind::kFloat, 5>, false, false>},
+      {WeightKind::kFloat, 6, false, true, decode_step<Decoder<WeightKind::kFloat, 6>, false, true>},
+      {WeightKind::kFloat, 6, false, false, decode_step<Decoder<WeightKind::kFloat, 6>, false, false>},
+      {WeightKind::kFloat, 8, false, true, decode_step<Decoder<WeightKind::kFloat, 8>, false, true>},
+      {WeightKind::kFloat, 8, false, false, decode_step<Decoder<WeightKind::kFloat, 8>, false, false>},
   };
   return kList;
 }

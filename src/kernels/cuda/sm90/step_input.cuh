@@ -2,6 +2,7 @@
 /// Inputs of a step's products, made by every thread block for itself: 128 columns, a chunk's, by a warp, four by a lane.
 
 #include "kernels/cuda/decoder/values.cuh"
+#include "kernels/cuda/sm90/output_box.cuh"
 #include "kernels/cuda/sm90/step_ring.cuh"
 
 namespace narrow::cuda::sm90 {
@@ -33,39 +34,67 @@ struct StepResults {
 };
 __device__ inline StepResults results_of(const StepParams& p, int kind) { return {p.shapes[kind].results, p.shapes[kind].pitch}; }
 
-/// Rounds columns 4 lane .. 4 lane + 3 of a chunk of x to 16 bits, and sums what they are then over columns that share
-/// a scale.
-template <bool kBf16, bool kSums>
-__device__ inline void store_input(const StepShared& shared, int sum_columns, int chunk, float4 v) {
+/// Columns 4 lane .. 4 lane + 3 of a chunk of x, rounded to 16 bits.
+template <bool kBf16>
+__device__ inline void store_values(const StepShared& shared, int chunk, float4 v) {
   const int lane = static_cast<int>(threadIdx.x) % 32, column = lane * 4;
-  std::uint32_t pair[2];
-  float sum;
-  if constexpr (kBf16) {
-    const __nv_bfloat162 a = __floats2bfloat162_rn(v.x, v.y), b = __floats2bfloat162_rn(v.z, v.w);
-    pair[0] = reinterpret_cast<const std::uint32_t&>(a), pair[1] = reinterpret_cast<const std::uint32_t&>(b);
-    sum = 0.0f;
-  } else {
-    const __half2 a = __floats2half2_rn(saturated_f16(v.x), saturated_f16(v.y)),
-                  b = __floats2half2_rn(saturated_f16(v.z), saturated_f16(v.w));
-    pair[0] = reinterpret_cast<const std::uint32_t&>(a), pair[1] = reinterpret_cast<const std::uint32_t&>(b);
-    const float2 low = __half22float2(a), high = __half22float2(b);
-    sum = (low.x + low.y) + (high.x + high.y);
-  }
   const int step = column / 16, r = column / 8 % 2, t = column % 8 / 2;
   std::uint32_t* to = shared.x + chunk * 64 + step / 2 * 16 + t * 4 + step % 2 * 2 + r;
-  to[0] = pair[0];
-  to[4] = pair[1];
-  if constexpr (kSums) {
-    sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
-    sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
-    if (sum_columns > 16) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 4);
-    if (sum_columns > 32) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 8), sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 16);
-    if (column % sum_columns == 0) shared.x_sums[(chunk * kChunkDepth + column) / sum_columns] = sum;
-  }
+  to[0] = pack_two(!kBf16, v.x, v.y);
+  to[4] = pack_two(!kBf16, v.z, v.w);
+}
+
+/// The same of fp16, as digits: x = scale (d0 + 2^8 d1 + 2^16 d2 + 2^24 d3), each digit a signed byte, the scale a power of two: less than
+/// 2^-30 of the chunk's largest value is rounded away. And the sums of x over columns that share a scale.
+__device__ inline void store_digits(const StepShared& shared, int sum_columns, int chunk, float4 v) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto rounded = [](float a, float b) {
+    const std::uint32_t pair = pack_two(true, a, b);
+    return __half22float2(reinterpret_cast<const __half2&>(pair));
+  };
+  const float2 first = rounded(v.x, v.y), second = rounded(v.z, v.w);
+  v = {first.x, first.y, second.x, second.y};
+  const float largest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+  const std::uint32_t exponent = max(__reduce_max_sync(0xFFFFFFFFu, __float_as_uint(largest)) >> 23, 30u);
+  const float up = __uint_as_float((283u - exponent) << 23);
+  constexpr std::uint32_t kHalves = 0x80808080u;  // a digit is a byte less 128
+  const auto fixed = [&](float value) { return static_cast<std::uint32_t>(__float2int_rn(value * up)) + kHalves; };
+  // Columns 2 t + {0, 8, 1, 9} of a step come together: lanes two apart exchange pairs.
+  const bool is_high = lane / 2 % 2 != 0;
+  const std::uint32_t low[2] = {fixed(v.x), fixed(v.y)}, high[2] = {fixed(v.z), fixed(v.w)};
+  const std::uint32_t got[2] = {__shfl_xor_sync(0xFFFFFFFFu, is_high ? low[0] : high[0], 2),
+                                __shfl_xor_sync(0xFFFFFFFFu, is_high ? low[1] : high[1], 2)};
+  const std::uint32_t a = is_high ? got[0] : low[0], b = is_high ? high[0] : got[0], c = is_high ? got[1] : low[1],
+                      d = is_high ? high[1] : got[1];
+  const std::uint32_t ab_low = __byte_perm(a, b, 0x5140), ab_high = __byte_perm(a, b, 0x7362), cd_low = __byte_perm(c, d, 0x5140),
+                      cd_high = __byte_perm(c, d, 0x7362);
+  const int step = lane / 4, t = lane % 2 * 2 + lane / 2 % 2;
+  std::uint32_t* to = shared.x + chunk * kChunkDepth + step / 4 * 64 + t * 4 + step % 4;
+  to[0] = __byte_perm(ab_low, cd_low, 0x5410) ^ kHalves;
+  to[16] = __byte_perm(ab_low, cd_low, 0x7632) ^ kHalves;
+  to[32] = __byte_perm(ab_high, cd_high, 0x5410) ^ kHalves;
+  to[48] = __byte_perm(ab_high, cd_high, 0x7632) ^ kHalves;
+  float sum = (v.x + v.y) + (v.z + v.w);
+  sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
+  sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
+  if (sum_columns > 16) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 4);
+  if (sum_columns > 32) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 8), sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 16);
+  if (lane * 4 % sum_columns == 0) shared.x_sums[(chunk * kChunkDepth + lane * 4) / sum_columns] = sum;
+  // A NaN makes everything NaN.
+  const std::uint32_t scale = exponent == 255u ? 0x7FFFFFFFu : (exponent - 29u) << 23;
+  if (lane < 2) shared.x_scales[chunk * 2 + lane] = __uint_as_float(scale) * (lane == 0 ? 1.0f : 0x1p16f);
+}
+
+template <bool kBf16, bool kDigits>
+__device__ inline void store_input(const StepShared& shared, int sum_columns, int chunk, float4 v) {
+  if constexpr (kDigits)
+    store_digits(shared, sum_columns, chunk, v);
+  else
+    store_values<kBf16>(shared, chunk, v);
 }
 
 /// x[chunk] = make(first column of the lane) for the chunks that the run needs, kAtOnce of a warp's at a time.
-template <bool kBf16, bool kSums, int kAtOnce, typename Make>
+template <bool kBf16, bool kDigits, int kAtOnce, typename Make>
 __device__ inline void make_input(const StepShared& shared, int sum_columns, const StepRun& run, int k, const Make& make) {
   constexpr int kWarps = kStepConsumers / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, end = run.columns_end;
@@ -80,14 +109,14 @@ __device__ inline void make_input(const StepShared& shared, int sum_columns, con
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
-      if (base + i * kWarps < end) store_input<kBf16, kSums>(shared, sum_columns, base + i * kWarps, v[i]);
+      if (base + i * kWarps < end) store_input<kBf16, kDigits>(shared, sum_columns, base + i * kWarps - run.columns_begin, v[i]);
   }
 }
 
 /// x = RMSNorm(stream), after what `added` gave is added to the stream where `adds`. The norm's weights are read before wait().
-template <bool kBf16, bool kSums, int kQuads, int kVectors, typename Wait>
-__device__ inline void norm_input(const StepShared& shared, int sum_columns, int hidden, float epsilon, const StepResults& added, bool adds,
-                                  const float* weight, const Wait& wait) {
+template <bool kBf16, bool kDigits, int kQuads, int kVectors, typename Wait>
+__device__ inline void norm_input(const StepShared& shared, int sum_columns, const StepRun& run, int hidden, float epsilon,
+                                  const StepResults& added, bool adds, const float* weight, const Wait& wait) {
   const auto column_of = [](int i) { return (static_cast<int>(threadIdx.x) + i * kStepConsumers) * 4; };
   float4 v[kQuads], w[kQuads];
 #pragma unroll
@@ -110,13 +139,15 @@ __device__ inline void norm_input(const StepShared& shared, int sum_columns, int
     }
   sum = consumers_sum(sum, shared.reduced);
   const float r = rsqrtf(__fdividef(sum, static_cast<float>(hidden)) + epsilon);
-  const int padded = (hidden + kChunkDepth - 1) / kChunkDepth * kChunkDepth;
 #pragma unroll
-  for (int i = 0; i < kQuads; ++i)
-    if (column_of(i) < padded)
-      store_input<kBf16, kSums>(shared, sum_columns, column_of(i) / kChunkDepth,
-                                {v[i].x * r * w[i].x, v[i].y * r * w[i].y, v[i].z * r * w[i].z, v[i].w * r * w[i].w});
+  for (int i = 0; i < kQuads; ++i) {
+    const int chunk = column_of(i) / kChunkDepth;
+    if (chunk >= run.columns_begin && chunk < run.columns_end)
+      store_input<kBf16, kDigits>(shared, sum_columns, chunk - run.columns_begin,
+                                  {v[i].x * r * w[i].x, v[i].y * r * w[i].y, v[i].z * r * w[i].z, v[i].w * r * w[i].w});
+  }
 }
+
 __device__ inline float silu_times(float gate, float up) { return __fdividef(gate, 1.0f + __expf(-gate)) * up; }
 
 }  // namespace narrow::cuda::sm90

@@ -7,10 +7,14 @@ namespace narrow::cuda::sm90 {
 
 std::span<const StepInstance> step_integers() {
   static constexpr StepInstance kList[] = {
-      {WeightKind::kInteger, 2, false, decode_step<Decoder<WeightKind::kInteger, 2>, false>},
-      {WeightKind::kInteger, 3, false, decode_step<Decoder<WeightKind::kInteger, 3>, false>},
-      {WeightKind::kInteger, 4, false, decode_step<Decoder<WeightKind::kInteger, 4>, false>},
-      {WeightKind::kInteger, 8, false, decode_step<Decoder<WeightKind::kInteger, 8>, false>},
+      {WeightKind::kInteger, 2, false, true, decode_step<Decoder<WeightKind::kInteger, 2>, false, true>},
+      {WeightKind::kInteger, 2, false, false, decode_step<Decoder<WeightKind::kInteger, 2>, false, false>},
+      {WeightKind::kInteger, 3, false, true, decode_step<Decoder<WeightKind::kInteger, 3>, false, true>},
+      {WeightKind::kInteger, 3, false, false, decode_step<Decoder<WeightKind::kInteger, 3>, false, false>},
+      {WeightKind::kInteger, 4, false, true, decode_step<Decoder<WeightKind::kInteger, 4>, false, true>},
+      {WeightKind::kInteger, 4, false, false, decode_step<Decoder<WeightKind::kInteger, 4>, false, false>},
+      {WeightKind::kInteger, 8, false, true, decode_step<Decoder<WeightKind::kInteger, 8>, false, true>},
+      {WeightKind::kInteger, 8, false, false, decode_step<Decoder<WeightKind::kInteger, 8>, false, false>},
   };
   return kList;
 }

@@ -12,6 +12,7 @@ struct StepInstance {
   WeightKind kind;
   int bits;
   bool bf16;
+  bool plain;  ///< has_plain_scales
   void (*kernel)(StepParams);
 };
 

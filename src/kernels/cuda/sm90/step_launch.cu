@@ -12,15 +12,15 @@ namespace {
 using namespace sm90;
 
 constexpr int kMostShared = 232448, kSlotBytes = 10240, kGapBytes = 20480;
-/// Bytes of 8-bit weights under way: those keep up with memory, which gives less to more requests; others want all of the ring.
-constexpr int kEightBitsAhead = 65536;
+/// Bytes of weights of 8 bits, and of 4 and 5, under way: memory gives less to more requests; others want all of the ring.
+constexpr int kEightBitsAhead = 65536, kFewBitsAhead = 81920;
 
 constexpr auto kLists = {step_integers, step_floats, step_dense};
 
 const StepInstance* find_instance(const StepEncoding& e) {
   for (const auto list : kLists)
     for (const StepInstance& one : list())
-      if (one.kind == e.kind && one.bits == e.bits && one.bf16 == e.bf16) return &one;
+      if (one.kind == e.kind && one.bits == e.bits && one.bf16 == e.bf16 && one.plain == has_plain_scales(e)) return &one;
   return nullptr;
 }
 
@@ -71,14 +71,14 @@ int most_parts(const StepShape& shape) {
 bool has_step_cache(CacheKind kind) { return kind == CacheKind::kFp32 || kind == CacheKind::kFp16 || kind == CacheKind::kBf16; }
 
 bool plan_step(StepParams& p) {
-  p.most_rows = p.widest = 0;
+  p.most_rows = p.most_columns = 0;
   p.vectors = 1;
   for (const StepShape& shape : p.shapes) {
-    p.widest = std::max(p.widest, shape.depth_chunks * kChunkDepth);
     if (most_parts(shape) > 2) p.vectors = 2;
     for (int worker = 0; worker < shape.workers; ++worker) {
-      const int rows = (shape.begin_of(worker + 1) - 1) / shape.depth_chunks - shape.begin_of(worker) / shape.depth_chunks + 1;
-      p.most_rows = std::max(p.most_rows, rows);
+      const StepRun run = StepRun::of(shape, worker, 1);
+      p.most_rows = std::max(p.most_rows, run.rows);
+      p.most_columns = std::max(p.most_columns, run.columns_end - run.columns_begin);
     }
   }
   p.unit = std::max(1, kSlotBytes / p.encoding.chunk_bytes);
@@ -94,7 +94,10 @@ bool plan_step(StepParams& p) {
   const int slot_bytes = p.unit * p.encoding.chunk_bytes;
   p.gap = kGapBytes / slot_bytes;
   p.ahead = p.slots;
-  if (p.encoding.bits == 8) p.ahead = std::clamp(kEightBitsAhead / slot_bytes, kStepProducers, p.slots) / kStepProducers * kStepProducers;
+  const bool is_narrow = (p.encoding.bits == 4 || p.encoding.bits == 5) && has_plain_scales(p.encoding);
+  if (is_narrow || p.encoding.bits == 8)
+    p.ahead =
+        std::clamp((is_narrow ? kFewBitsAhead : kEightBitsAhead) / slot_bytes, kStepProducers, p.slots) / kStepProducers * kStepProducers;
   return true;
 }
 

@@ -36,7 +36,7 @@ struct StepBarrier {
 };
 
 __device__ inline StepOperand operand_of(const StepEncoding& e) {
-  return {e.scale_offset, e.zero_offset, e.step_shift, e.scale, -0x1p-24f * static_cast<float>(e.integer_offset)};
+  return {e.scale_offset, e.zero_offset, e.step_shift, e.scale, static_cast<float>(e.integer_offset)};
 }
 
 /// A result's factor and bias, read before they are needed.
@@ -74,7 +74,9 @@ __device__ inline void clear_results(const StepParams& p, int kind) {
     __stcg(shape.results + i, 0.0f);
 }
 
-template <class D, bool kBf16>
+/// kPlain: has_plain_scales; others are kernels of their own, since registers would be spilled in the loops of all kinds of products in
+/// one.
+template <class D, bool kBf16, bool kPlain>
 __global__ void __launch_bounds__(kStepThreads, 1) decode_step(const __grid_constant__ StepParams p) {
   extern __shared__ std::byte memory[];
   const StepShared shared(memory, p);
@@ -106,7 +108,7 @@ __global__ void __launch_bounds__(kStepThreads, 1) decode_step(const __grid_cons
     return;
   }
   take_registers<112>();
-  constexpr bool kSums = D::kKind == WeightKind::kInteger;
+  constexpr bool kDigits = D::kKind == WeightKind::kInteger;
   using Dense = Decoder<WeightKind::kDense, 16>;
   const StepScales scales = scales_of(p.encoding);
   const int sum_columns = steps_of(scales) * 16;
@@ -128,12 +130,13 @@ __global__ void __launch_bounds__(kStepThreads, 1) decode_step(const __grid_cons
     };
     if (kind == kStepO) {
       wait();
-      make_input<kBf16, kSums, 1>(shared, sum_columns, run, shape.k, [&](int column) { return load_mixed(p, column); });
+      make_input<kBf16, kDigits, 1>(shared, sum_columns, run, shape.k,
+                                    [&](int column) { return p.head_dim == 128 ? load_mixed<128>(p, column) : load_mixed<0>(p, column); });
     } else if (kind == kStepDown) {
       wait();
       const auto gate = [&]<int kVectors, int kAtOnce>(std::integer_sequence<int, kVectors, kAtOnce>) {
         const StepResults from = results_of(p, kStepGateUp);
-        make_input<kBf16, kSums, kAtOnce>(shared, sum_columns, run, shape.k, [&](int column) {
+        make_input<kBf16, kDigits, kAtOnce>(shared, sum_columns, run, shape.k, [&](int column) {
           const float4 g = from.load<kVectors>(column), u = from.load<kVectors>(shape.k + column);
           return float4{silu_times(g.x, u.x), silu_times(g.y, u.y), silu_times(g.z, u.z), silu_times(g.w, u.w)};
         });
@@ -146,7 +149,10 @@ __global__ void __launch_bounds__(kStepThreads, 1) decode_step(const __grid_cons
       const StepResults added = results_of(p, kind == kStepGateUp ? kStepO : kStepDown);
       const float* weight = kind == kStepHead ? p.final_norm : (kind == kStepQkv ? w.attention_norm : w.mlp_norm);
       const auto norm = [&]<int kQuads, int kVectors>(std::integer_sequence<int, kQuads, kVectors>) {
-        norm_input<kBf16, kSums, kQuads, kVectors>(shared, sum_columns, hidden, p.epsilon, added, phase > 0, weight, wait);
+        if (kDigits && kind != kStepHead)
+          norm_input<kBf16, true, kQuads, kVectors>(shared, sum_columns, run, hidden, p.epsilon, added, phase > 0, weight, wait);
+        else
+          norm_input<kBf16, false, kQuads, kVectors>(shared, sum_columns, run, hidden, p.epsilon, added, phase > 0, weight, wait);
       };
       if (p.vectors == 1 && hidden <= kStepMostHidden / 2)
         norm(std::integer_sequence<int, 2, 1>{});
@@ -164,21 +170,27 @@ __global__ void __launch_bounds__(kStepThreads, 1) decode_step(const __grid_cons
       multiply_run<One, kBf16, kScales, kZeros>(shared, ring, at, run, shape.depth_chunks, operand);
     };
     const auto multiply_scaled = [&]<bool kZeros>() {
-      if (scales == StepScales::kRow) multiply.template operator()<D, StepScales::kRow, kZeros>();
-      else if (scales == StepScales::kChunk) multiply.template operator()<D, StepScales::kChunk, kZeros>();
-      else if (scales == StepScales::kBlocks) multiply.template operator()<D, StepScales::kBlocks, kZeros>();
-      if constexpr (has_sixteen(D::kBits))
-        if (scales == StepScales::kSixteen) multiply.template operator()<D, StepScales::kSixteen, kZeros>();
-      if constexpr (!kZeros)
-        if (scales == StepScales::kPacked32) multiply.template operator()<D, StepScales::kPacked32, kZeros>();
-      if constexpr (!kZeros && has_sixteen(D::kBits))
-        if (scales == StepScales::kPacked16) multiply.template operator()<D, StepScales::kPacked16, kZeros>();
+      if constexpr (kPlain || kZeros) {
+        if (scales == StepScales::kRow)
+          multiply.template operator()<D, StepScales::kRow, kZeros>();
+        else if (scales == StepScales::kChunk)
+          multiply.template operator()<D, StepScales::kChunk, kZeros>();
+      }
+      if constexpr (!kPlain) {
+        if (scales == StepScales::kBlocks) multiply.template operator()<D, StepScales::kBlocks, kZeros>();
+        if constexpr (has_sixteen(D::kBits))
+          if (scales == StepScales::kSixteen) multiply.template operator()<D, StepScales::kSixteen, kZeros>();
+        if constexpr (!kZeros)
+          if (scales == StepScales::kPacked32) multiply.template operator()<D, StepScales::kPacked32, kZeros>();
+        if constexpr (!kZeros && has_sixteen(D::kBits))
+          if (scales == StepScales::kPacked16) multiply.template operator()<D, StepScales::kPacked16, kZeros>();
+      }
     };
     if (D::kKind == WeightKind::kDense || kind == kStepHead)
       multiply.template operator()<Dense, StepScales::kRow, false>();
-    else if constexpr (D::kKind == WeightKind::kInteger)
+    else if constexpr (D::kKind == WeightKind::kInteger && !kPlain)
       operand.zero_offset != 0 ? multiply_scaled.template operator()<true>() : multiply_scaled.template operator()<false>();
-    else if constexpr (D::kKind == WeightKind::kFloat)
+    else if constexpr (D::kKind != WeightKind::kDense)
       multiply_scaled.template operator()<false>();
     if (thread == 0) window.close(phase);
     store_results(shared, shape, run, product, finish);
@@ -187,10 +199,16 @@ __global__ void __launch_bounds__(kStepThreads, 1) decode_step(const __grid_cons
       const auto wait = [&] { barrier.wait(); };
       const auto attend = [&]<CacheKind kCache>(std::integral_constant<CacheKind, kCache>) {
         if (p.cache_kind != kCache) return;
-        if (p.heads == p.kv_heads)
-          attend_step<kCache, 1>(p, shared, w, layer, cache, position, wait);
+        const auto attend_heads = [&]<int kDim>() {
+          if (p.heads == p.kv_heads)
+            attend_step<kCache, 1, kDim>(p, shared, w, layer, cache, position, wait);
+          else
+            attend_step<kCache, 2, kDim>(p, shared, w, layer, cache, position, wait);
+        };
+        if (kCache != CacheKind::kFp32 && p.head_dim == 128)
+          attend_heads.template operator()<128>();
         else
-          attend_step<kCache, 2>(p, shared, w, layer, cache, position, wait);
+          attend_heads.template operator()<0>();
       };
       attend(std::integral_constant<CacheKind, CacheKind::kFp32>{});
       attend(std::integral_constant<CacheKind, CacheKind::kFp16>{});

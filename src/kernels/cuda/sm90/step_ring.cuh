@@ -6,6 +6,8 @@
 /// What thread blocks tell each other queues behind the weights under way to them. So between two products, while sums are handed over and
 /// inputs are made, only `gap` slots of later products are.
 
+#include <type_traits>
+
 #include "kernels/cuda/sm90/step_multiply.cuh"
 
 namespace narrow::cuda::sm90 {
@@ -14,8 +16,10 @@ struct StepShared {
   std::byte* ring;
   float* stream;                                   ///< [hidden], the same in every thread block
   float* attention;                                ///< its memory, where that of the products is otherwise: x, x_sums, partials
-  std::uint32_t* x;                                ///< [widest / 2], in the order of fragments (step_multiply.cuh)
-  float* x_sums;                                   ///< of x, per columns that share a scale
+  std::uint32_t* x;                                ///< of the run's columns, in the order of fragments (step_multiply.cuh): 16 bits of a
+                                                   ///< value, or four digits
+  float* x_scales;                                 ///< of the digits: two of a chunk, of the lower ones and the higher ones
+  float* x_sums;                                   ///< of x in digits, per columns that share a scale
   float* partials;                                 ///< [most_rows][groups][64]
   float* turns;                                    ///< cosines, then sines, of the step's position
   float* reduced;                                  ///< [32]
@@ -28,9 +32,14 @@ struct StepShared {
   static constexpr int kHeadBytes = kChunkRows * kChunkDepth * 2;  ///< of a slot
 
   NARROW_HOST_DEVICE static constexpr int padded(int bytes) { return (bytes + 15) / 16 * 16; }
-  NARROW_HOST_DEVICE static int sums_bytes(const StepParams& p) { return padded(p.widest / (steps_of(scales_of(p.encoding)) * 16) * 4); }
+  NARROW_HOST_DEVICE static bool has_digits(const StepParams& p) { return p.encoding.kind == WeightKind::kInteger; }
+  NARROW_HOST_DEVICE static int x_bytes(const StepParams& p) { return p.most_columns * kChunkDepth * (has_digits(p) ? 4 : 2); }
+  NARROW_HOST_DEVICE static int scales_bytes(const StepParams& p) { return has_digits(p) ? padded(p.most_columns * 8) : 0; }
+  NARROW_HOST_DEVICE static int sums_bytes(const StepParams& p) {
+    return has_digits(p) ? padded(p.most_columns * (8 / steps_of(scales_of(p.encoding))) * 4) : 0;
+  }
   NARROW_HOST_DEVICE static int work_bytes(const StepParams& p) {
-    const int products = p.widest * 2 + sums_bytes(p) + p.most_rows * kStepGroups * 64 * 4;
+    const int products = x_bytes(p) + scales_bytes(p) + sums_bytes(p) + p.most_rows * kStepGroups * 64 * 4;
     const int attention = padded(attend_bytes(p.heads / p.kv_heads, p.head_dim));
     return products > attention ? products : attention;
   }
@@ -40,8 +49,8 @@ struct StepShared {
   }
   NARROW_HOST_DEVICE static int total_bytes(const StepParams& p) {
     return ring_bytes(p) + p.shapes[kStepQkv].k * 4 + work_bytes(p) + padded(p.head_dim * 4) + 128 +
-           padded(kStepKinds * static_cast<int>(sizeof(StepRun))) + padded(p.layer_count * static_cast<int>(sizeof(StepLayer))) +
-           16 + (p.slots + p.head_slots + 1) * 16;
+           padded(kStepKinds * static_cast<int>(sizeof(StepRun))) + padded(p.layer_count * static_cast<int>(sizeof(StepLayer))) + 16 +
+           (p.slots + p.head_slots + 1) * 16;
   }
 
   __device__ StepShared(std::byte* memory, const StepParams& p) {
@@ -49,7 +58,8 @@ struct StepShared {
     stream = reinterpret_cast<float*>(memory + ring_bytes(p));
     attention = stream + p.shapes[kStepQkv].k;
     x = reinterpret_cast<std::uint32_t*>(attention);
-    x_sums = reinterpret_cast<float*>(x + p.widest / 2);
+    x_scales = reinterpret_cast<float*>(x + x_bytes(p) / 4);
+    x_sums = x_scales + scales_bytes(p) / 4;
     partials = x_sums + sums_bytes(p) / 4;
     turns = attention + work_bytes(p) / 4;
     reduced = turns + padded(p.head_dim * 4) / 4;
@@ -82,10 +92,19 @@ struct StepWindow {
 class StepProducer {
  public:
   /// Slots of its own that may be under way, at most all: ahead, and gap where the window is closed.
-  __device__ StepProducer(std::byte* ring, int slot_bytes, int slots, Barrier* full, Barrier* empty, StepWindow window, int first, int ahead,
-                          int gap)
-      : ring_(ring), slot_bytes_(slot_bytes), slots_(slots), ahead_(ahead), gap_(gap), full_(full), empty_(empty), window_(window),
-        turn_(first), slot_(first), landed_(first) {}
+  __device__ StepProducer(std::byte* ring, int slot_bytes, int slots, Barrier* full, Barrier* empty, StepWindow window, int first,
+                          int ahead, int gap)
+      : ring_(ring),
+        slot_bytes_(slot_bytes),
+        slots_(slots),
+        ahead_(ahead),
+        gap_(gap),
+        full_(full),
+        empty_(empty),
+        window_(window),
+        turn_(first),
+        slot_(first),
+        landed_(first) {}
 
   __device__ void copy(const std::uint8_t* chunks, const StepRun& run, int unit, int chunk_bytes, int phase) {
     const int count = unit == 1 ? run.count : run.slots;
@@ -178,9 +197,9 @@ struct StepSlots {
 template <class D, bool kBf16, StepScales kScales, bool kZeros>
 __device__ __forceinline__ void multiply_run(const StepShared& shared, const StepSlots& ring, StepCursor& at, const StepRun& run,
                                              int depth_chunks, const StepOperand& operand) {
-  constexpr int kSumsOfChunk = 8 / steps_of(kScales);
+  constexpr bool kDigits = D::kKind == WeightKind::kInteger;
   const int unit = ring.unit, count = run.count, rows = run.rows, slots = unit == 1 ? count : run.slots;
-  StepSums<D, kBf16, kScales, kZeros> sums;
+  std::conditional_t<kDigits, StepIntegerSums<D, kScales, kZeros>, StepSums<D, kBf16, kScales>> sums;
   int row = 0;
   const auto flush = [&] {
     float result[4];
@@ -199,7 +218,12 @@ __device__ __forceinline__ void multiply_run(const StepShared& shared, const Ste
     const std::byte* chunk = shared.ring + at.slot * unit * ring.chunk_bytes;
 #pragma unroll 1
     for (int left = min(unit, count - turn * unit); left > 0; --left) {
-      sums.add(operand, chunk, shared.x + depth * 64, shared.x_sums + depth * kSumsOfChunk, at.half, at.lane);
+      const int column = depth - run.columns_begin;
+      if constexpr (kDigits)
+        sums.add(operand, chunk, shared.x + column * kChunkDepth, shared.x_scales[column * 2 + at.lane % 2],
+                 shared.x_sums + column * (8 / steps_of(kScales)), at.half, at.lane);
+      else
+        sums.add(operand, chunk, shared.x + column * (kChunkDepth / 2), at.half, at.lane);
       chunk += ring.chunk_bytes;
       if (++depth == depth_chunks && left > 1) depth = 0, flush();
     }
