@@ -1,8 +1,8 @@
 #pragma once
 /// Products of fp16 or bf16 activations with weights in any scheme, on CUDA devices:
 ///   y[m, n] = convert(activate(sum_k x[m, k] * w[n, k] + bias[n]) * multiplier[m, n] + residual[m, n]),
-/// w standing for the exactly dequantized values. Sums are fp32, in one fixed order. Nothing here waits; all calls on existing memory can
-/// be captured into a graph.
+/// w standing for the exactly dequantized values. Sums are fp32, in one fixed order. Nothing here waits but prepare_weight, where
+/// scales change along k; all other calls on existing memory can be captured into a graph.
 
 #include <cstdint>
 #include <optional>
@@ -21,11 +21,14 @@ struct DeviceWeight {
   std::int64_t n = 0, k = 0;
   bool is_prepared = false;  ///< in chunks for Hopper's tensor cores; else canonical, which the row for every device reads
   Buffer chunks;             ///< prepared: codes, and the scales and zero points that change along k
-  Buffer factors;            ///< prepared: fp32, one per row
+  Buffer factors;            ///< prepared: fp32, two per row, and a word
   Buffer codes;              ///< canonical
   Buffer scales;             ///< canonical grid; prepared: where scales do not change along k
   Buffer zero_points;        ///< canonical
   Buffer outer_scale;        ///< one fp32, of schemes that have one
+  /// Prepared: whether a row's scales along k are so near to each other that products of many rows may multiply them into 16-bit values
+  /// (powers of two: exactly), or sum in units of one of them; else slower kernels take the product.
+  bool is_steady = true;
 
   Device device() const { return is_prepared ? chunks.device() : codes.device(); }
   /// Bytes that a product reads.
@@ -52,9 +55,14 @@ struct WeightMatmulOptions {
 };
 
 /// x: [m, k] in fp16 or bf16, contiguous columns; y: [m, n] in fp32, fp16 or bf16, contiguous columns.
-/// Scratch, of an x with an order, or whose rows do not start at multiples of 16 bytes or k is no multiple of 64: a copy of it.
+/// Scratch, of an x with an order, or whose rows do not start at multiples of 16 bytes or k is no multiple of 64: a copy of it. A workspace
+/// that holds more than that lets products of many rows share their last tiles evenly between multiprocessors, which nothing is allocated
+/// for.
 void matmul(const Tensor& x, const DeviceWeight& w, const Tensor& y, Stream stream, const WeightMatmulOptions& options = {},
             Workspace workspace = {});
+
+/// Bytes of workspace with which no product of up to m rows of x allocates, and all take the fastest way.
+std::size_t weight_matmul_workspace(std::int64_t m, const DeviceWeight& w);
 
 /// The rows of the table: Hopper's tiles, then the one that runs everywhere.
 std::vector<std::string> weight_matmul_kernel_names();

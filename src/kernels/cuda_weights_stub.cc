@@ -14,6 +14,8 @@ namespace {
 
 std::span<const WeightConfig> weight_configs() { return {}; }
 bool has_weight_config(const WeightProblem&, int) { return false; }
+std::size_t most_even_workspace(std::int64_t, int) { return 0; }
+WeightPlan make_even_plan(const WeightProblem&, int, int) { refuse(); }
 WeightPlan make_weight_plan(const WeightProblem&, int, int, int) { refuse(); }
 double estimate_weight_plan(const WeightProblem&, const WeightPlan&) { refuse(); }
 WeightPlan choose_weight_plan(const WeightProblem&, int) { refuse(); }

@@ -1,4 +1,5 @@
-/// Products with weights in any scheme on a CUDA device: validate -> plan -> launch. Nothing here waits; prepare_weight alone allocates.
+/// Products with weights in any scheme on a CUDA device: validate -> plan -> launch. Nothing here waits but prepare_weight, which alone
+/// allocates.
 
 #include "ops/cuda_weights.h"
 
@@ -72,6 +73,10 @@ std::int64_t pitch_of(const Tensor& tensor, const char* what) {
   return tensor.strides()[0];
 }
 
+/// A copy of x whose rows start at multiples of 16 bytes, padded with zeros.
+std::int64_t arranged_pitch(std::int64_t k) { return (k + 63) / 64 * 64; }
+std::size_t arranged_bytes(std::int64_t m, std::int64_t k) { return static_cast<std::size_t>(m * arranged_pitch(k)) * 2; }
+
 std::string row_name(int config) { return std::string(kPrefix).append(weight_configs()[static_cast<std::size_t>(config)].name); }
 
 int config_of(std::string_view name) {
@@ -117,6 +122,7 @@ WeightView weight_view(const DeviceWeight& w) {
   if (w.is_prepared) view.layout = weight_layout(w.scheme, w.n, w.k).value();
   view.chunks = w.chunks.as<std::uint8_t>();
   view.factors = w.factors.as<float>();
+  view.is_steady = w.is_steady;
   view.scheme = w.scheme;
   if (w.scheme.has_scales()) view.grid = scale_grid(w.scheme, {w.n, w.k});
   view.codes = w.codes.as<std::uint8_t>();
@@ -138,8 +144,15 @@ DeviceWeight prepare_weight(const DeviceQuantized& q, Stream stream) {
   WeightView view = weight_view(w);
   view.layout = *layout;
   w.chunks = Buffer::allocate(static_cast<std::size_t>(layout->total_bytes()), q.device());
-  w.factors = Buffer::allocate(static_cast<std::size_t>(layout->row_chunks) * kChunkRows * sizeof(float), q.device());
+  const std::size_t rows = static_cast<std::size_t>(layout->row_chunks) * kChunkRows;
+  w.factors = Buffer::allocate((2 * rows + 1) * sizeof(float), q.device());
   check(launch_prepare_weight(view, w.chunks.as<std::uint8_t>(), w.factors.as<float>(), stream), "prepare_weight");
+  if (layout->scale != ChunkScale::kNone) {
+    std::uint32_t unsteady = 0;
+    copy_bytes(&unsteady, w.factors.as<float>() + 2 * rows, sizeof unsteady, stream);
+    synchronize(stream);
+    w.is_steady = unsteady == 0;
+  }
   w.is_prepared = true;
   w.codes = {};
   w.zero_points = {};
@@ -212,21 +225,34 @@ void matmul(const Tensor& x, const DeviceWeight& w, const Tensor& y, Stream stre
   const ByteDevice device = byte_device();
   if (config >= 0 && (!device.is_hopper || !has_weight_config(problem, config)))
     throw Unsupported(fmt::format("matmul: the kernel {} does not take this product", options.kernel));
+  const bool aligned = reinterpret_cast<std::uintptr_t>(problem.x) % 16 == 0 && problem.x_pitch % 8 == 0 && w.k % 64 == 0;
+  const bool arranges = !aligned || problem.order != nullptr;
+  const std::int64_t pitch = arranged_pitch(w.k);
+  const std::size_t arranged = arranges ? arranged_bytes(problem.m, w.k) : 0;
+  if (workspace.data != nullptr && workspace.size > arranged && reinterpret_cast<std::uintptr_t>(workspace.data) % 16 == 0) {
+    problem.workspace = static_cast<std::byte*>(workspace.data) + arranged;
+    problem.workspace_size = workspace.size - arranged;
+  }
   constexpr int kSomeParts = 3;  // where there is room, so that tests reach them
   WeightPlan plan{-1};
-  if (config >= 0) plan = make_weight_plan(problem, config, kSomeParts, device.multiprocessors);
-  else if (device.is_hopper && options.kernel.empty()) plan = choose_weight_plan(problem, device.multiprocessors);
+  if (config >= 0) {
+    plan = make_even_plan(problem, config, device.multiprocessors);
+    if (!plan.is_even) plan = make_weight_plan(problem, config, kSomeParts, device.multiprocessors);
+  } else if (device.is_hopper && options.kernel.empty()) {
+    plan = choose_weight_plan(problem, device.multiprocessors);
+  }
   if (plan.config < 0) return check(launch_weight_product_any(problem, stream), kAnyName);
-
-  const bool aligned = reinterpret_cast<std::uintptr_t>(problem.x) % 16 == 0 && problem.x_pitch % 8 == 0 && w.k % 64 == 0;
-  if (aligned && problem.order == nullptr) return check(launch_weight_product(problem, plan, stream), "matmul");
-  const std::int64_t pitch = (w.k + 63) / 64 * 64;
-  const Scratch scratch(static_cast<std::size_t>(problem.m * pitch) * 2, workspace, stream);
+  if (!arranges) return check(launch_weight_product(problem, plan, stream), "matmul");
+  const Scratch scratch(arranged, workspace, stream);
   check(launch_arrange_columns(problem, scratch.data(), pitch, stream), "matmul");
   problem.x = scratch.data();
   problem.x_pitch = pitch;
   problem.order = nullptr;
   check(launch_weight_product(problem, plan, stream), "matmul");
+}
+
+std::size_t weight_matmul_workspace(std::int64_t m, const DeviceWeight& w) {
+  return arranged_bytes(m, w.k) + (w.is_prepared ? most_even_workspace(m, byte_device().multiprocessors) : 0);
 }
 
 std::vector<std::string> weight_matmul_kernel_names() {

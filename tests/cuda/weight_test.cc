@@ -1,5 +1,6 @@
 /// Products with weights in all schemes against the exact product in double precision, element by element, in guarded and poisoned memory.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -80,6 +81,7 @@ class WeightTest : public ::testing::Test {
     DType out = DType::kF16;
     WeightMatmulOptions options;
     std::int64_t row_gap = 0, offset = 0;  ///< of y, in elements
+    bool shares = false;                   ///< with a workspace in which tiles are shared
   };
 
   /// Runs the product into guarded memory and compares every element.
@@ -89,20 +91,24 @@ class WeightTest : public ::testing::Test {
     const std::int64_t m = c.x.shape()[0], n = c.w.n, pitch = n + c.row_gap;
     const Guarded memory(static_cast<std::size_t>(m * pitch) * element, static_cast<std::size_t>(c.offset) * element, stream);
     const Tensor y = Tensor::borrow(memory.data(), c.out, {m, n}, {pitch, 1}, kDevice);
+    const Guarded workspace(c.shares ? weight_matmul_workspace(m, c.w) : 0, 0, stream);
     WeightErrors errors;
     ASSERT_NO_THROW({
-      matmul(c.x, c.w, y, stream, c.options);
+      matmul(c.x, c.w, y, stream, c.options, {c.shares ? workspace.data() : nullptr, c.shares ? weight_matmul_workspace(m, c.w) : 0});
       errors = compare_with_oracle(weight_problem(c.x, c.w, y, c.options), canonical_view(c.q), stream);
     }) << what;
     ASSERT_EQ(errors.outside, 0u) << what << ": worst share of the bound " << errors.worst_share;
     memory.check(stream, what);
+    if (c.shares) workspace.check(stream, what + ", workspace");
     worst_share_ = std::max(worst_share_, errors.worst_share);
   }
 
+  /// Whether a row takes the product; what explain_weight_matmul says is of weights whose scales are steady.
   bool takes(const Case& c, const std::string& name) const {
-    for (const MatmulChoice& choice : explain_weight_matmul(c.x.shape()[0], c.w.n, c.w.k, c.w.scheme, c.x.dtype()))
-      if (choice.name == name) return choice.accepted;
-    return false;
+    const std::vector<std::string> names = weight_matmul_kernel_names();
+    const auto row = std::find(names.begin(), names.end(), name);
+    const Tensor y = Tensor::empty(c.out, {c.x.shape()[0], c.w.n}, kDevice);
+    return row + 1 == names.end() || has_weight_config(weight_problem(c.x, c.w, y, {}), static_cast<int>(row - names.begin()));
   }
 
   std::string describe(const Case& c) const {
@@ -147,6 +153,7 @@ TEST_F(WeightTest, RandomShapesStayInsideTheBound) {
         std::shuffle(order.begin(), order.end(), generator_);
         c.options.order = to_device(Tensor::borrow(order.data(), DType::kI32, {k}), kDevice, *stream_);
       }
+      c.shares = pick(2) == 0;
       if (pick(2) == 0) {
         const std::string& name = names[static_cast<std::size_t>(pick(static_cast<int>(names.size())))];
         if (takes(c, name)) c.options.kernel = name;
@@ -198,11 +205,10 @@ TEST_F(WeightTest, LongAndTallProducts) {
     }
 }
 
-/// Few and small: what compute-sanitizer can follow.
 /// So many rows of x that each thread block takes many tiles, some of them at once with the tiles of another.
 TEST_F(WeightTest, ManyRowsOfX) {
   const std::vector<std::string> names = weight_matmul_kernel_names();
-  for (const char* scheme : {"fp16", "bf16", "int8:row", "int4:block128", "fp6_e3m2:row", "nvfp4"})
+  for (const char* scheme : {"fp16", "bf16", "int8:row", "int4:block128", "int4:block128:asym", "fp6_e3m2:row", "nvfp4", "mxfp4", "msfp12"})
     for (const Shape& shape : {Shape{384, 384}, Shape{8192, 384}, Shape{384, 1024}}) {
       Case c;
       c.q = random_weight(scheme, shape[0], shape[1]);
@@ -212,15 +218,19 @@ TEST_F(WeightTest, ManyRowsOfX) {
       for (const DType out : {DType::kF16, DType::kF32}) {
         c.out = out;
         c.options.kernel = {};
-        for (int again = 0; again < 3; ++again) expect_right(c, describe(c));
+        for (int again = 0; again < 4; ++again) {
+          c.shares = again % 2 == 1;
+          expect_right(c, describe(c));
+        }
         for (const std::string& name : names) {
           c.options.kernel = name;
-          if (name.find("128x") != std::string::npos && takes(c, name)) expect_right(c, describe(c));
+          if (name.find('x') != std::string::npos && takes(c, name)) expect_right(c, describe(c));
         }
       }
     }
 }
 
+/// Few and small: what compute-sanitizer can follow.
 TEST_F(WeightTest, SmallProductsOfEveryRow) {
   for (const std::string& name : weight_matmul_kernel_names())
     for (const char* scheme : {"int4:block128:asym", "fp6_e3m2:row", "nvfp4", "mxfp4", "fp16"})
@@ -230,8 +240,11 @@ TEST_F(WeightTest, SmallProductsOfEveryRow) {
         c.w = prepare_weight(c.q, *stream_);
         c.x = values(DType::kF16, {m, 640});
         c.options.kernel = name;
-        if (takes(c, name)) {
-          ASSERT_NO_FATAL_FAILURE(expect_right(c, describe(c)));
+        for (const bool shares : {false, true}) {
+          c.shares = shares;
+          if (takes(c, name)) {
+            ASSERT_NO_FATAL_FAILURE(expect_right(c, describe(c)));
+          }
         }
       }
 }
@@ -274,15 +287,54 @@ TEST_F(WeightTest, SpecialCodesAndScalesPropagate) {
       }
 }
 
+/// Scales along k that differ by powers of two up to 2^far, blocks of zeros among them; every row of x sees one block of columns alone, so
+/// that the smallest are not lost beside the largest.
+TEST_F(WeightTest, ScalesFarApart) {
+  constexpr std::int64_t kN = 200, kK = 640;
+  for (const char* scheme : {"mxfp4", "mxfp6_e3m2", "mxfp8_e4m3", "mxfp8_e5m2", "mxint8", "msfp12", "msfp16", "nvfp4", "int4:block128",
+                             "int4:block128:asym", "fp6_e3m2:block128", "int1:block128"})
+    for (const int far : {6, 18, 70}) {
+      const Tensor weight = random_values(DType::kF32, {kN, kK}, Values::kNormal, static_cast<unsigned>(generator_()));
+      for (std::int64_t i = 0; i < kN * kK; i += 32) {
+        const float power = std::ldexp(1.0f, pick(far + 1) - far / 2);
+        for (std::int64_t j = i; j < i + 32; ++j) weight.as<float>()[j] *= i / 32 % 7 == 3 ? 0.0f : power;
+      }
+      Case c;
+      c.q = to_device(narrow::quantize(weight, Scheme::parse(scheme)), kDevice, *stream_);
+      c.w = prepare_weight(c.q, *stream_);
+      const bool is_clear = c.w.scheme.scale == kE8m0 && far != 18 && c.w.scheme.element != kFp8E5m2;
+      if (is_clear) {
+        EXPECT_EQ(c.w.is_steady, far == 6) << scheme << " " << far;
+      }
+      c.out = DType::kF32;
+      const bool is_smooth = c.w.is_steady || c.w.scheme.has_outer_scale;
+      for (const DType type : {DType::kF16, DType::kBf16})
+        for (const std::int64_t m : {20, 70, 300}) {
+          const Tensor x = random_values(type, {m, kK}, Values::kNormal, static_cast<unsigned>(generator_()));
+          for (std::int64_t i = 0; i < m * kK; ++i)
+            if (i % kK / 32 != i / kK % (kK / 32)) x.as<std::uint16_t>()[i] = 0;
+          c.x = to_device(x, kDevice, *stream_);
+          for (const char* row :
+               {"", "sm90_matmul_weights_128x128", "sm90_matmul_weights_128x256", "sm90_matmul_weights_128x128_promoted"}) {
+            c.options.kernel = row;
+            if (*row != 0 && std::string_view(row).ends_with("promoted") == is_smooth) continue;
+            ASSERT_NO_FATAL_FAILURE(expect_right(c, describe(c) + " far " + std::to_string(far)));
+          }
+        }
+    }
+}
+
 TEST_F(WeightTest, RepeatsBitForBit) {
   for (const char* scheme : {"int4:block128", "fp6_e3m2:row", "nvfp4"})
     for (const std::int64_t m : {1, 16, 33, 130, 520}) {
       const DeviceWeight w = prepare_weight(random_weight(scheme, 2112, 4096), *stream_);
       const Tensor x = values(DType::kF16, {m, 4096});
       const Tensor first = Tensor::empty(DType::kF32, {m, 2112}, kDevice), again = Tensor::empty(DType::kF32, {m, 2112}, kDevice);
-      matmul(x, w, first, *stream_);
+      const Tensor space = Tensor::empty(DType::kU8, {static_cast<std::int64_t>(weight_matmul_workspace(m, w))}, kDevice);
+      const Workspace workspace{space.data(), space.byte_size()};
+      matmul(x, w, first, *stream_, {}, workspace);
       for (int i = 0; i < 5; ++i) {
-        matmul(x, w, again, *stream_);
+        matmul(x, w, again, *stream_, {}, workspace);
         expect_equal(to_host(first, *stream_), to_host(again, *stream_), std::string(scheme) + " " + std::to_string(m));
       }
     }

@@ -21,16 +21,51 @@ __device__ std::uint32_t scale_code(const WeightView& view, int row, int column)
   return load_scale_code(view.scales, view.scheme.scale, cell_of(view, row, column));
 }
 
-/// One thread per row: what its sums are multiplied by.
+/// What a power of two that is a scale may be, times the row's fold, so that its products with all codes are exact in fp16 (and then in
+/// bf16): 2^lowest .. 2^highest.
+struct FoldRange {
+  int lowest, highest;
+};
+__device__ FoldRange fold_range(const WeightLayoutInfo& layout, const Format& element) {
+  if (layout.kind == WeightKind::kInteger) return {-24, 15 - layout.bits};
+  // Decoded values are value * 2^(bias - 15): from 2^(-14 - M), of which fp16 has ten binades less M below, to below 2^16.
+  return {element.mantissa_bits - 10, min(15, 30 - element.bias - largest_exponent(element))};
+}
+
+__device__ void mark_unsteady(const WeightLayoutInfo& layout, float* factors) {
+  *reinterpret_cast<std::uint32_t*>(factors + 2 * layout.row_chunks * kChunkRows) = 1u;
+}
+
+/// One warp per row: what its sums are multiplied by, and what its scales. Scales along k that are no powers of two are steady where all of
+/// a row are normal numbers and their quotients at most 2^32: sums in units of any of them stay far from the ends of fp32.
 __global__ void write_factors(const WeightView view, float* factors) {
-  const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (row >= view.layout.row_chunks * kChunkRows) return;
+  const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int rows = view.layout.row_chunks * kChunkRows;
+  if (row >= rows) return;
   const Format& element = view.scheme.element;
   const int exponent = view.layout.kind == WeightKind::kFloat ? 15 - element.bias : (element.is_integer() ? -element.fraction_bits : 0);
-  float factor = view.outer_scale != nullptr ? *view.outer_scale : 1.0f;
+  float factor = view.outer_scale != nullptr ? *view.outer_scale : 1.0f, fold = 1.0f;
   if (view.layout.scale == ChunkScale::kNone && view.scheme.has_scales() && row < view.n)
     factor = effective_scale(view.scheme, scale_code(view, row, 0), factor);
+  if (view.layout.scale != ChunkScale::kNone && row < view.n) {
+    float lowest = INFINITY, highest = 0.0f;  // but for NaN, which is in the factor
+    for (std::int64_t i = lane; i < view.grid.cols; i += 32) {
+      const std::uint32_t code = load_scale_code(view.scales, view.scheme.scale, view.grid.grid_row(row) * view.grid.cols + i);
+      const float scale = fabsf(decode(view.scheme.scale, code));
+      lowest = fminf(lowest, scale);
+      highest = fmaxf(highest, scale);
+    }
+    for (int step = 16; step > 0; step /= 2) {
+      lowest = fminf(lowest, __shfl_xor_sync(0xFFFFFFFFu, lowest, step));
+      highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFFu, highest, step));
+    }
+    constexpr Format kPowers = kE8m0;  // device code cannot refer to a namespace-scope object
+    if (view.scheme.scale == kPowers) fold = ldexpf(1.0f, fold_range(view.layout, element).highest - max(-100, ilogbf(highest)));
+    else if (!(lowest >= 0x1p-100f && highest <= 0x1p100f && highest <= lowest * 0x1p32f)) mark_unsteady(view.layout, factors);
+  }
+  if (lane != 0) return;
   factors[row] = ldexpf(factor, exponent);
+  factors[rows + row] = fold;
   __threadfence();
 }
 
@@ -75,12 +110,25 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < 2 * layout.bits; ++i)
     *reinterpret_cast<std::uint32_t*>(chunk + word_offset(layout.bits, warp, lane, i)) = words[i][thread];
 
+  constexpr Format kPowers = kE8m0;
+  const auto is_zero = [&](int r, int first) {  // all codes of a step
+    bool zero = !view.scheme.asymmetric;
+    for (int k = first; k < first + layout.step; ++k)
+      zero = zero && (read_code(rows + r * pitch, k, bits) & (element.is_float() ? (1u << (bits - 1)) - 1u : ~0u)) == 0;
+    return zero;
+  };
   for (int i = thread; i < kChunkRows * (kChunkDepth / layout.step); i += kThreads) {
     const int per_row = kChunkDepth / layout.step, row = first_row + i / per_row, column = first_column + i % per_row * layout.step;
     const bool real = row < view.n && column < view.k;
     if (layout.scale != ChunkScale::kNone) {
-      const float scale = real ? decode(view.scheme.scale, scale_code(view, row, column)) : 1.0f;
+      // Behind k there are codes of zero: no scale can make anything else of them. Behind n a scale is divided by.
+      const float scale = real ? decode(view.scheme.scale, scale_code(view, row, column)) : (row < view.n ? 0.0f : 1.0f);
       if (scale != scale) factors[row] = scale;
+      if (real && view.scheme.scale == kPowers) {
+        const float folded = scale * factors[layout.row_chunks * kChunkRows + row];
+        if (folded < ldexpf(1.0f, fold_range(layout, element).lowest) && !is_zero(i / per_row, i % per_row * layout.step))
+          mark_unsteady(layout, factors);
+      }
       std::uint8_t* scales = chunk + layout.code_bytes();
       if (layout.scale == ChunkScale::kFloat) reinterpret_cast<float*>(scales)[i] = scale;
       else reinterpret_cast<std::uint16_t*>(scales)[i] = static_cast<std::uint16_t>(__float_as_uint(scale) >> 16);
@@ -137,7 +185,8 @@ Placement placement_of(const WeightLayoutInfo& layout) {
 int launch_prepare_weight(const WeightView& view, std::uint8_t* chunks, float* factors, Stream stream) {
   const WeightLayoutInfo& layout = view.layout;
   const std::int64_t rows = std::int64_t{layout.row_chunks} * kChunkRows;
-  if (const int error = launch_kernel(write_factors, blocks_for(rows), kThreads, stream, view, factors)) return error;
+  if (const cudaError_t error = cudaMemsetAsync(factors + 2 * rows, 0, sizeof(float), static_cast<cudaStream_t>(stream))) return error;
+  if (const int error = launch_kernel(write_factors, blocks_for(rows * 32), kThreads, stream, view, factors)) return error;
   return launch_kernel(write_chunks, std::int64_t{layout.row_chunks} * layout.depth_chunks, kThreads, stream, view, placement_of(layout),
                        chunks, factors);
 }

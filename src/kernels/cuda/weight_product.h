@@ -2,6 +2,7 @@
 /// Products with weights in any scheme, y[m, n] = finish(sum_k x[m, k] * w[n, k]), x in fp16 or bf16: plain problems on device pointers,
 /// and the rows that solve them.
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -18,8 +19,11 @@ struct WeightView {
   WeightLayoutInfo layout;                ///< of prepared weights
   const std::uint8_t* chunks = nullptr;
   /// [n, padded to 64]: what a row's sums are multiplied by: the scale (where it does not change along k), the outer scale, the power of
-  /// two that decoding leaves out; NaN where some code or scale of the row is NaN.
+  /// two that decoding leaves out; NaN where some code or scale of the row is NaN. Then as many folds: what the row's scales are multiplied
+  /// by before they are multiplied into 16-bit values; and one word that is not zero where scales are unsteady.
   const float* factors = nullptr;
+  /// Whether products may multiply scales into 16-bit values (powers of two), or keep sums in units of the last scale (others).
+  bool is_steady = true;
 
   Scheme scheme;                          ///< the meaning of codes, and all of the canonical bytes:
   ScaleGrid grid{};
@@ -53,14 +57,19 @@ struct WeightProblem {
   WeightEpilogue epilogue;
   void* y = nullptr;
   std::int64_t y_pitch = 0;
+  void* workspace = nullptr;  ///< 16-byte aligned, of this product alone while it runs, or null
+  std::size_t workspace_size = 0;
 };
 
-/// A way to run a product on Hopper: tokens per tile. Streams (up to 32) have tiles of 32 to 256 rows of the weight, the others of 128.
+/// A way to run a product on Hopper: tokens per tile. Streams (up to 32 tokens) have tiles of 32 to 256 rows of the weight, the others of
+/// 64 for each row group.
 struct WeightConfig {
   const char* name;
   int tokens;
-  double chunk_microseconds;  ///< of the model in sm90/weight_plan.cc, which has others for streams
-  constexpr bool is_stream() const { return tokens <= 32; }
+  int row_groups = 0;               ///< 0: a stream
+  bool promotes = false;            ///< for scales along k that neither can be multiplied into 16-bit values nor be the unit of a sum
+  double chunk_microseconds = 0.0;  ///< of the model in sm90/weight_plan.cc, which has others for streams
+  constexpr bool is_stream() const { return row_groups == 0; }
 };
 std::span<const WeightConfig> weight_configs();
 
@@ -73,10 +82,17 @@ struct WeightPlan {
   /// Of streams: whether a thread block has a multiprocessor for itself, or half of one; the other half is for the next kernel's, or for
   /// another of this one's where there are more thread blocks than multiprocessors.
   bool is_whole = false;
+  /// Of the others: every thread block has an even share of all chunks, and tiles are shared through the workspace.
+  bool is_even = false;
 };
 
 /// Whether the configuration was compiled for the weight's layout and scales.
 bool has_weight_config(const WeightProblem& problem, int config);
+/// Bytes of workspace that an even plan of a configuration takes, and the most that one of any takes for so many rows of x.
+std::size_t even_workspace(const WeightConfig& config, int workers);
+std::size_t most_even_workspace(std::int64_t m, int multiprocessors);
+/// An even launch of a configuration of many tokens; is_even is false where the workspace is too small for it, or it has no sense.
+WeightPlan make_even_plan(const WeightProblem& problem, int config, int multiprocessors);
 /// A launch of one configuration with up to `parts` parts.
 WeightPlan make_weight_plan(const WeightProblem& problem, int config, int parts, int multiprocessors);
 /// Estimated microseconds of a plan on an H200: sm90/weight_plan.cc gives the model.

@@ -196,6 +196,17 @@ __device__ inline std::uint64_t stripe_operand(std::uint32_t word) {
 __device__ inline void wait_for_earlier_kernels() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ inline void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
+// Words in memory by which thread blocks tell each other that what they wrote before is there.
+
+__device__ inline void store_release(unsigned long long* to, unsigned long long value) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+__device__ inline unsigned long long load_acquire(const unsigned long long* from) {
+  unsigned long long value;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+
 __device__ inline void store_shared(std::uint32_t address, float a, float b) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
 }

@@ -10,11 +10,10 @@ namespace narrow::cuda::sm90 {
 template <class T>
 class WeightConsumer {
  public:
-  __device__ WeightConsumer(const WeightParams& params, const WeightShared<T>& memory, int rank)
+  __device__ WeightConsumer(const WeightParams& params, const WeightShared<T>& memory)
       : p(params), shared(memory), lane(static_cast<int>(threadIdx.x) % 32), warp(static_cast<int>(threadIdx.x) % 128 / 32) {
     const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);  // the same in all lanes, and known to be
     row_group = group;
-    chunks = depth_of(p, rank).count;
     state.shift = p.shift;
     state.magnitude = p.magnitude;
     asm volatile("mov.b32 %0, %1;" : "=r"(state.magic) : "r"(T::kBf16 ? 0x43004300u : 0x64006400u));
@@ -24,23 +23,24 @@ class WeightConsumer {
     }
   }
 
-  /// The sums of one tile along this warpgroup's share of k.
-  __device__ void multiply(float (&sums)[T::kCount]) {
+  /// The sums of the next `count` chunks.
+  __device__ void multiply(float (&sums)[T::kCount], int count) {
+    chunks = count;
 #pragma unroll
     for (int i = 0; i < T::kCount; ++i) sums[i] = 0.0f;
-    if constexpr (T::kRowScales) {
-      multiply_rows(sums);
+    if constexpr (T::kPromotes) {
+      p.step == 16 ? multiply_inside<1>(sums) : multiply_inside<2>(sums);
     } else {
       if constexpr (T::Decode::kKind != WeightKind::kDense)
-        if (p.scale != ChunkScale::kNone && p.step < kChunkDepth && !p.folds_scales)
-          return p.step == 16 ? multiply_inside<1>(sums) : multiply_inside<2>(sums);
-      multiply_chunks(sums);
+        if (p.mode == ScaleMode::kChunk) return multiply_steadily<true>(sums);
+      multiply_steadily<false>(sums);
     }
   }
 
   const WeightParams& p;
   const WeightShared<T>& shared;
-  int lane, warp, row_group, chunks;
+  int lane, warp, row_group, chunks = 0;
+  float folds[2] = {1.0f, 1.0f};  ///< what scales are multiplied by before they are folded, of rows t / 4 and t / 4 + 8
 
  private:
   static constexpr int kWords = T::kBits <= 8 ? 2 * T::kBits : 16;  ///< dense weights are loaded by halves
@@ -67,31 +67,40 @@ class WeightConsumer {
     }
   }
   /// The four steps of half a chunk whose words are loaded (of dense weights, loads them).
-  __device__ void decode_half(const std::byte* chunk, std::uint32_t (&words)[kWords], int half, std::uint32_t (&a)[kPairs]) {
+  __device__ void decode_half(const std::byte* chunk, std::uint32_t (&words)[kWords], int half, std::uint32_t* a) {
     if constexpr (T::kBits > 8) load_words(chunk, words, half);
     const std::uint32_t* its = words + (T::kBits <= 8 ? half * T::kBits : 0);
     [&]<int... kStep>(std::integer_sequence<int, kStep...>) {
       (T::Decode::template decode_step<T::kBf16, kStep>(its, state, a + 4 * kStep), ...);
     }(std::make_integer_sequence<int, 4>{});
-    if constexpr (kMayFold)
-      if (p.folds_scales) fold_scales(chunk, half, a);
+    if constexpr (T::Decode::kKind != WeightKind::kDense)
+      if (p.mode == ScaleMode::kFold) fold_scales(chunk, half, a);
     // Keeps the compiler from computing fragments after the fence that products need before them.
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) asm volatile("" : "+r"(a[i])::"memory");
   }
-  /// Whether products of codes and fp8_e4m3 scales fit in 16 bits: 2 and 4 significant bits, and no product is below fp16's smallest step.
-  static constexpr bool kMayFold = T::Decode::kKind == WeightKind::kFloat && T::kBits == 4 && !T::Decode::kAny;
-  /// Multiplies the fragments of half a chunk by their scales, one per 16 columns.
-  __device__ void fold_scales(const std::byte* chunk, int half, std::uint32_t (&a)[kPairs]) const {
+  /// Multiplies the fragments of half a chunk by their scales, one per 16 columns, or per 32 and more.
+  __device__ void fold_scales(const std::byte* chunk, int half, std::uint32_t* a) const {
+    const auto* stored = reinterpret_cast<const std::uint16_t*>(chunk + p.scale_offset);
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      std::uint32_t packed[2];
-      load_packed_scales<1>(chunk, half * 4, row, packed);
+      const int first = scale_index(half * 4) + (row * 8 * kChunkDepth >> p.step_shift);
+      const auto scale_of = [&](std::uint32_t pair, int which) {
+        return twice<T::kBf16>(__uint_as_float(which == 0 ? pair << 16 : pair & 0xFFFF0000u) * folds[row]);
+      };
+      const auto scale_step = [&](int step, std::uint32_t scale) {
 #pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        const std::uint32_t two = __byte_perm(packed[step / 2], 0, step % 2 == 0 ? 0x1010 : 0x3232);
+        for (int i = row; i < 4; i += 2) a[step * 4 + i] = multiply_pair<T::kBf16>(a[step * 4 + i], scale);
+      };
+      if (p.step == 16) {
+        const uint2 four = *reinterpret_cast<const uint2*>(stored + first);
+        scale_step(0, scale_of(four.x, 0)), scale_step(1, scale_of(four.x, 1));
+        scale_step(2, scale_of(four.y, 0)), scale_step(3, scale_of(four.y, 1));
+      } else {
+        const std::uint32_t two = p.step == 32 ? *reinterpret_cast<const std::uint32_t*>(stored + first) : stored[first] * 0x10001u;
+        const std::uint32_t scales[2] = {scale_of(two, 0), scale_of(two, 1)};
 #pragma unroll
-        for (int i = row; i < 4; i += 2) a[step * 4 + i] = multiply_by_scale<T::kBf16>(a[step * 4 + i], two);
+        for (int step = 0; step < 4; ++step) scale_step(step, scales[step / 2]);
       }
     }
   }
@@ -128,10 +137,10 @@ class WeightConsumer {
   __device__ const std::byte* chunk_of(int slot) const {
     return shared.weights + (slot * T::kRowGroups + row_group) * p.chunk_bytes;
   }
-  /// The descriptor of the first 16 columns of a half of a slot of tokens; 2 more for the next 16.
-  __device__ std::uint32_t token_word(int slot, int half) const {
-    const int bytes = slot * T::kTokenBytes + (T::kRowScales ? 0 : half * T::kTokens * 128);
-    return __shfl_sync(0xFFFFFFFFu, operand_word(shared_address(shared.tokens)) + static_cast<std::uint32_t>(bytes / 16), 0);
+  /// The descriptor of the first 16 columns of a slot of tokens; 2 more for the next 16, kTokens * 8 more for the next 64.
+  __device__ std::uint32_t token_word(int slot) const {
+    const auto units = static_cast<std::uint32_t>(slot * (T::kTokenBytes / 16));
+    return __shfl_sync(0xFFFFFFFFu, operand_word(shared_address(shared.tokens)) + units, 0);
   }
   __device__ static void promote(float (&sums)[T::kCount], float (&accumulators)[T::kCount], const float (&scales)[2]) {
     pin(accumulators);
@@ -139,97 +148,94 @@ class WeightConsumer {
     for (int i = 0; i < T::kCount; ++i) sums[i] = __fmaf_rn(accumulators[i], scales[i / 2 % 2], sums[i]);
   }
 
-  /// The bf16 scales of four steps of row t / 4 (or of + 8), one every kBlock steps, two in a word.
-  template <int kBlock>
-  __device__ void load_packed_scales(const std::byte* chunk, int step, int row, std::uint32_t (&packed)[2]) const {
-    const auto* stored =
-        reinterpret_cast<const std::uint16_t*>(chunk + p.scale_offset) + scale_index(step) + row * 8 * (kChunkDepth / (16 * kBlock));
-    if constexpr (kBlock == 1) {
-      const uint2 four = *reinterpret_cast<const uint2*>(stored);
-      packed[0] = four.x, packed[1] = four.y;
-    } else {
-      packed[0] = *reinterpret_cast<const std::uint32_t*>(stored);
-    }
-  }
-
-  /// No scales along k: products add to the sums themselves. Decoding runs while the products before it do.
-  __device__ void multiply_rows(float (&sums)[T::kCount]) {
-    std::uint32_t words[kWords], a[2][kPairs];
+  /// Products add to the sums themselves, in groups of half a chunk (of 128x128, a whole one), which are decoded while the products of the
+  /// group before run. kRescales: the sums of a chunk are in units of its scale, sum = sum * (scale before / scale) + products, while other
+  /// warpgroups' products run.
+  template <bool kRescales>
+  __device__ void multiply_steadily(float (&sums)[T::kCount]) {
+    std::uint32_t words[kWords], a[2][kGroup * kPairs];
+    float unit[2] = {1.0f, 1.0f};
     RingPlace before = tokens;
     bool lent = false;  // the slot `before` is still read by products
-    for (int left = chunks; left > 0; --left) {
-      shared.weights_full[weights.slot].wait(weights.parity);
-      const std::byte* chunk = chunk_of(weights.slot);
-      if constexpr (T::kBits <= 8) load_words(chunk, words, 0);
-      load_zeros(chunk, 0);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        decode_half(chunk, words, half, a[half]);
-        if (half == 1 && !kLoadsAreOperands) release_weights();
-        shared.tokens_full[tokens.slot].wait(tokens.parity);
-        const std::uint32_t b = token_word(tokens.slot, 0);
-        pin(sums);
-        wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < 4; ++step) wgmma_registers<T::kBf16>(sums, a[half] + step * 4, operand(b + step * 2), true);
-        wgmma_commit();
-        if (half == 1 && kLoadsAreOperands) release_weights();
-        wgmma_wait<1>();
-        if (lent) release(shared.tokens_empty[before.slot]);
-        lent = true;
-        before = tokens;
-        tokens.advance(p.token_slots);
+    const auto give_back = [&] {
+      if (lent) release(shared.tokens_empty[before.slot]);
+      lent = false;
+    };
+    constexpr bool kIsLate = kLoadsAreOperands || (kRescales && kGroup == 2);  // of the weights' slot: scales are read last
+    const auto multiply_group = [&]<int kHalf>(std::integral_constant<int, kHalf>, std::uint32_t(&fragments)[kGroup * kPairs]) {
+      constexpr bool kBegins = kHalf == 0, kEnds = kHalf + kGroup == 2;
+      if constexpr (kBegins) {
+        shared.weights_full[weights.slot].wait(weights.parity);
+        if constexpr (T::kBits <= 8) load_words(chunk_of(weights.slot), words, 0);
+        load_zeros(chunk_of(weights.slot), 0);
       }
+      const std::byte* chunk = chunk_of(weights.slot);
+      [[maybe_unused]] float scales[2];
+      if constexpr (kRescales && kBegins) load_scales(chunk, 0, scales);
+#pragma unroll
+      for (int half = kHalf; half < kHalf + kGroup; ++half)
+        decode_half(chunk, words, half, fragments + (half - kHalf) * kPairs);
+      if constexpr (kEnds && !kIsLate) release_weights();
+      shared.tokens_full[tokens.slot].wait(tokens.parity);
+      const std::uint32_t b = token_word(tokens.slot);
+      if constexpr (kRescales && kBegins) {
+        const float ratios[2] = {__fdividef(unit[0], scales[0]), __fdividef(unit[1], scales[1])};
+        unit[0] = scales[0], unit[1] = scales[1];
+        wgmma_wait<0>();
+        give_back();
+        pin(sums);
+#pragma unroll
+        for (int i = 0; i < T::kCount; ++i) sums[i] *= ratios[i / 2 % 2];
+        if constexpr (kTurns) wait_for_turn();
+      }
+      pin(sums);
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < 4 * kGroup; ++step)
+        wgmma_registers<T::kBf16>(sums, fragments + step * 4, operand(b + step / 4 * (T::kTokens * 8) + step % 4 * 2), true);
+      wgmma_commit();
+      if constexpr (kEnds && kIsLate) release_weights();
+      if constexpr (!kRescales || !kBegins) {
+        wgmma_wait<1>();
+        give_back();
+      }
+      if constexpr (kRescales && kTurns && kEnds) pass_turn();
+      before = tokens;
+      lent = true;
+      tokens.advance(p.token_slots);
+    };
+    int left = chunks;
+    if constexpr (kGroup == 2)
+      if (left % 2 == 1) {
+        multiply_group(std::integral_constant<int, 0>{}, a[1]);
+        wgmma_wait<0>();
+        pin(sums);
+        give_back();
+        --left;
+      }
+    for (; left > 0; left -= kGroup) {
+      multiply_group(std::integral_constant<int, 0>{}, a[0]);
+      multiply_group(std::integral_constant<int, kGroup == 1 ? 1 : 0>{}, a[1]);
     }
     wgmma_wait<0>();
     pin(sums);
-    if (lent) release(shared.tokens_empty[before.slot]);
+    give_back();
+    if constexpr (kRescales)
+#pragma unroll
+      for (int i = 0; i < T::kCount; ++i) sums[i] *= unit[i / 2 % 2];
   }
+  static constexpr int kGroup = T::kTokenDepth / 64;
 
-  /// One scale per chunk: its accumulators are promoted while the next chunk is decoded.
-  __device__ void multiply_chunks(float (&sums)[T::kCount]) {
-    if (chunks == 0) return;
-    std::uint32_t words[kWords], a[2][kPairs];
-    float accumulators[T::kCount], scales[2], next_scales[2];
-    const auto load = [&](float(&its)[2]) {
-      shared.weights_full[weights.slot].wait(weights.parity);
-      const std::byte* chunk = chunk_of(weights.slot);
-      if constexpr (T::kBits <= 8) load_words(chunk, words, 0);
-      if (p.folds_scales) its[0] = its[1] = 1.0f;
-      else load_scales(chunk, 0, its);
-      load_zeros(chunk, 0);
-      decode_half(chunk, words, 0, a[0]);
-    };
-    const auto issue = [&] {
-      shared.tokens_full[tokens.slot].wait(tokens.parity);
-      const std::uint32_t b = token_word(tokens.slot, 0), b1 = token_word(tokens.slot, 1);
-      pin(accumulators);
-      wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < 4; ++step) wgmma_registers<T::kBf16>(accumulators, a[0] + step * 4, operand(b + step * 2), step > 0);
-      wgmma_commit();
-      decode_half(chunk_of(weights.slot), words, 1, a[1]);
-      if constexpr (!kLoadsAreOperands) release_weights();
-      wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < 4; ++step) wgmma_registers<T::kBf16>(accumulators, a[1] + step * 4, operand(b1 + step * 2), true);
-      wgmma_commit();
-      if constexpr (kLoadsAreOperands) release_weights();
-    };
-    load(scales);
-    issue();
-    for (int left = chunks - 1; left > 0; --left) {
-      wgmma_wait<1>();  // a[0] is free
-      load(next_scales);
-      wgmma_wait<0>();
-      release_tokens();
-      promote(sums, accumulators, scales);
-      scales[0] = next_scales[0], scales[1] = next_scales[1];
-      issue();
-    }
-    wgmma_wait<0>();
-    release_tokens();
-    promote(sums, accumulators, scales);
+  /// Turns, of tiles of 256 tokens: a warpgroup issues the products of a chunk when those of the other are half done, so that never both
+  /// change units at once; left to themselves they do. Smaller tiles are no faster with turns.
+  static constexpr bool kTurns = T::kTokens == 256;
+  __device__ void wait_for_turn() {
+    if (row_group > 0) shared.turn[row_group - 1].wait(turns);
+    else if (turns > 0) shared.turn[T::kRowGroups - 1].wait(turns - 1);
+  }
+  __device__ void pass_turn() {
+    release(shared.turn[row_group]);
+    ++turns;
   }
 
   /// Scales that change within a chunk, every kSteps * 16 columns or more: accumulators are promoted as often. One warpgroup's products
@@ -242,11 +248,12 @@ class WeightConsumer {
       shared.weights_full[weights.slot].wait(weights.parity);
       const std::byte* chunk = chunk_of(weights.slot);
       load_words(chunk, words, 0);
+      if (p.step == kChunkDepth) load_zeros(chunk, 0);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         decode_half(chunk, words, half, a);
         if (half == 0) shared.tokens_full[tokens.slot].wait(tokens.parity);
-        const std::uint32_t b = token_word(tokens.slot, half);
+        const std::uint32_t b = token_word(tokens.slot) + static_cast<std::uint32_t>(half * T::kTokens * 8);
 #pragma unroll
         for (int group = 0; group < 4 / kSteps; ++group) {
           pin(accumulators);
@@ -269,6 +276,7 @@ class WeightConsumer {
 
   RingPlace weights, tokens;
   DecodeState state;
+  unsigned turns = 0;  ///< chunks that this warpgroup has issued
 };
 
 }  // namespace narrow::cuda::sm90

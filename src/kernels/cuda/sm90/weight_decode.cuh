@@ -67,14 +67,19 @@ __device__ inline std::uint32_t multiply_bf16(std::uint32_t a, std::uint32_t b) 
   asm("{\n.reg .b32 zero;\nmov.b32 zero, 0x80008000;\nfma.rn.bf16x2 %0, %1, %2, zero;\n}\n" : "=r"(result) : "r"(a), "r"(b));
   return result;
 }
-/// Both values times the bf16 that `scale` holds twice; exact where the product fits.
+/// A value as fp16 or bf16, twice.
 template <bool kBf16>
-__device__ inline std::uint32_t multiply_by_scale(std::uint32_t pair, std::uint32_t scale) {
-  if constexpr (kBf16) return multiply_bf16(pair, scale);
+__device__ inline std::uint32_t twice(float value) {
   std::uint32_t result;
-  asm("{\n.reg .b32 half;\ncvt.rn.f16x2.f32 half, %2, %2;\nmul.rn.f16x2 %0, %1, half;\n}\n"
-      : "=r"(result)
-      : "r"(pair), "f"(__uint_as_float(scale & 0xFFFF0000u)));
+  if constexpr (kBf16) asm("cvt.rn.bf16x2.f32 %0, %1, %1;" : "=r"(result) : "f"(value));
+  else asm("cvt.rn.f16x2.f32 %0, %1, %1;" : "=r"(result) : "f"(value));
+  return result;
+}
+template <bool kBf16>
+__device__ inline std::uint32_t multiply_pair(std::uint32_t a, std::uint32_t b) {
+  if constexpr (kBf16) return multiply_bf16(a, b);
+  std::uint32_t result;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
   return result;
 }
 __device__ inline std::uint32_t subtract_bf16(std::uint32_t a, std::uint32_t b) {  // a - b

@@ -1,6 +1,7 @@
 #pragma once
 /// From sums in a warpgroup's registers to the output: adding up what several have, factors, conversion, stores.
 
+#include "kernels/cuda/sm90/elect.cuh"
 #include "kernels/cuda/sm90/weight_tile.cuh"
 
 namespace narrow::cuda::sm90 {
@@ -40,9 +41,45 @@ __device__ bool add_partials(const WeightParams& p, const WeightShared<T>& share
   return true;
 }
 
+/// The sums of a piece of a tile whose other pieces other workers have. They leave theirs in memory; the one that has the tile's first
+/// chunks has them last in its share, when the others, which begin with theirs, are done or nearly so. It adds them up in order; true there.
+template <class T>
+__device__ bool share_sums(const WeightParams& p, int worker, const WeightPiece& piece, int row_group, float (&sums)[T::kCount]) {
+  const int thread = thread_here() % 128, barrier = 1 + row_group;
+  const auto words_of = [&](int of) { return p.partials + (of * T::kRowGroups + row_group) * (T::kPartialBytes / 16) + thread; };
+  if (piece.begin > 0) {
+    float4* to = words_of(worker);
+#pragma unroll
+    for (int i = 0; i < T::kCount / 4; ++i) __stcg(to + i * 128, {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]});
+    __threadfence();
+    named_sync(barrier, 128);
+    if (thread == 0) store_release(p.partials_there + worker * T::kRowGroups + row_group, p.nonce);
+    return false;
+  }
+  const int tile_end = (piece.tile + 1) * p.depth_chunks;
+  for (int from = worker + 1; from < p.workers && WeightWork::share_begin(p, from) < tile_end; ++from) {
+    if (WeightWork::share_begin(p, from) == piece.tile * p.depth_chunks) continue;
+    unsigned long long* there = p.partials_there + from * T::kRowGroups + row_group;
+    if (thread == 0) {
+      while (load_acquire(there) != p.nonce) {
+      }
+      *there = 0;  // for the next time that a recorded launch runs
+    }
+    named_sync(barrier, 128);
+    const float4* words = words_of(from);
+#pragma unroll
+    for (int i = 0; i < T::kCount / 4; ++i) {
+      const float4 more = __ldcg(words + i * 128);
+      sums[4 * i] += more.x, sums[4 * i + 1] += more.y, sums[4 * i + 2] += more.z, sums[4 * i + 3] += more.w;
+    }
+  }
+  return true;
+}
+
+/// Two values to 16 bits each; beyond fp16's range its largest.
 __device__ inline std::uint32_t pack_pair(bool half, float low, float high) {
   std::uint32_t result;
-  if (half) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(clamp_half(high)), "f"(clamp_half(low)));
+  if (half) asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
   else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
   return result;
 }
@@ -81,26 +118,32 @@ __device__ inline void stage_and_finish(const WeightParams& p, const float* sums
 template <class T>
 __device__ void store_sums(const WeightParams& p, const CUtensorMap& y, float (&sums)[T::kCount], const float (&factors)[2], int column,
                            int token, std::byte* staging, int row_group) {
-  const int thread = thread_here() % 128, barrier = 1 + row_group;
+  const int barrier = 1 + row_group;
 #pragma unroll
   for (int i = 0; i < T::kCount; ++i) sums[i] *= factors[i / 2 % 2];
-  std::byte* mine = staging + row_group * 8192;
-  const bool half = p.epilogue.out == DType::kF16;
+  std::byte* mine = staging + row_group * T::kGroupStoreBytes;
+  if (!p.box_stores) {
 #pragma unroll
-  for (int piece = 0; piece < T::kTokens / 32; ++piece) {
-    if (p.box_stores) {
-      if (thread == 0) wait_stores_read<1>();
-      named_sync(barrier, 128);
-      stage_box(half, sums + piece * 16, mine + piece % 2 * 4096);
-      fence_shared_for_copies();
-      named_sync(barrier, 128);
-      if (thread == 0) {
-        copy_box_out(y, column, token + piece * 32, mine + piece % 2 * 4096);
-        commit_stores();
+    for (int piece = 0; piece < T::kTokens / 32; ++piece)
+      if (token + piece * 32 < p.m) {
+        named_sync(barrier, 128);
+        stage_and_finish(p, sums + piece * 16, column, token + piece * 32, mine, barrier);
       }
-    } else if (token + piece * 32 < p.m) {
-      named_sync(barrier, 128);
-      stage_and_finish(p, sums + piece * 16, column, token + piece * 32, mine, barrier);
+    return;
+  }
+  const bool half = p.epilogue.out == DType::kF16, stores = thread_here() % 128 < 32 && is_elected();
+#pragma unroll
+  for (int first = 0; first < T::kTokens / 32; first += T::kStorePieces) {
+    if (stores) wait_stores_read<0>();
+    named_sync(barrier, 128);
+#pragma unroll
+    for (int piece = 0; piece < T::kStorePieces; ++piece) stage_box(half, sums + (first + piece) * 16, mine + piece * 4096);
+    fence_shared_for_copies();
+    named_sync(barrier, 128);
+    if (stores) {
+#pragma unroll
+      for (int piece = 0; piece < T::kStorePieces; ++piece) copy_box_out(y, column, token + (first + piece) * 32, mine + piece * 4096);
+      commit_stores();
     }
   }
 }

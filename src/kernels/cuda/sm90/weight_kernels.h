@@ -35,15 +35,23 @@ constexpr WeightInstance stream() {
 
 /// All configurations of a decoder.
 template <class D, bool kBf16>
-constexpr std::array<WeightInstance, 6> all_tiles() {
-  return {stream<0, StreamTile<D, kBf16, 8>>(), stream<1, StreamTile<D, kBf16, 16>>(), stream<2, StreamTile<D, kBf16, 32>>(),
-          tile<3, WeightTile<D, kBf16, 64>>(),  tile<4, WeightTile<D, kBf16, 128>>(),  tile<5, WeightTile<D, kBf16, 256>>()};
+constexpr std::array<WeightInstance, 8> all_tiles() {
+  return {stream<0, StreamTile<D, kBf16, 8>>(),    stream<1, StreamTile<D, kBf16, 16>>(),        stream<2, StreamTile<D, kBf16, 32>>(),
+          tile<3, WeightTile<D, kBf16, 64>>(),     tile<4, WeightTile<D, kBf16, 128>>(),         tile<5, WeightTile<D, kBf16, 256>>(),
+          tile<6, WeightTile<D, kBf16, 128, 3>>(), tile<7, WeightTile<D, kBf16, 128, 2, true>>()};
 }
 /// Some of them, for formats that are less used: compile time.
 template <class D, bool kBf16>
-constexpr std::array<WeightInstance, 4> some_tiles() {
+constexpr std::array<WeightInstance, 6> some_tiles() {
   return {stream<0, StreamTile<D, kBf16, 8>>(), stream<1, StreamTile<D, kBf16, 16>>(), stream<2, StreamTile<D, kBf16, 32>>(),
-          tile<4, WeightTile<D, kBf16, 128>>()};
+          tile<4, WeightTile<D, kBf16, 128>>(), tile<5, WeightTile<D, kBf16, 256>>(),  tile<7, WeightTile<D, kBf16, 128, 2, true>>()};
+}
+/// Without scales.
+template <class D, bool kBf16>
+constexpr std::array<WeightInstance, 7> dense_tiles() {
+  return {stream<0, StreamTile<D, kBf16, 8>>(),   stream<1, StreamTile<D, kBf16, 16>>(), stream<2, StreamTile<D, kBf16, 32>>(),
+          tile<3, WeightTile<D, kBf16, 64>>(),    tile<4, WeightTile<D, kBf16, 128>>(),  tile<5, WeightTile<D, kBf16, 256>>(),
+          tile<6, WeightTile<D, kBf16, 128, 3>>()};
 }
 
 template <std::size_t... kSizes>

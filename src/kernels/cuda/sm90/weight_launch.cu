@@ -1,6 +1,7 @@
 /// From a problem and a plan to a launch: tensor maps, slots, the instance.
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 
 #include "kernels/cuda/launch.cuh"
@@ -26,19 +27,26 @@ bool needs_any(const WeightView& w) {
          (w.scheme.element.mantissa_bits != stored_mantissa(w.layout.bits) || w.scheme.element.specials == Specials::kIeee);
 }
 
-/// nvfp4: the products of codes and scales are exact in 16 bits.
-bool folds_scales(const WeightView& w) {
+/// nvfp4's products of codes and scales have 6 significant bits, and none is below fp16's smallest step.
+bool is_nvfp4(const WeightView& w) {
   return w.layout.scale == ChunkScale::kBf16 && w.layout.step == 16 && w.scheme.scale == kFp8E4m3 && w.scheme.element == kFp4E2m1;
+}
+/// Of tiles of many tokens. Steady weights (weight_prepare.cu) have powers of two that fit into 16 bits with the codes, or scales whose
+/// quotients are harmless.
+ScaleMode mode_of(const WeightView& w) {
+  if (w.layout.scale == ChunkScale::kNone) return ScaleMode::kRows;
+  if (is_nvfp4(w) || (w.is_steady && w.scheme.scale == kE8m0)) return ScaleMode::kFold;
+  return w.is_steady && w.layout.step == kChunkDepth ? ScaleMode::kChunk : ScaleMode::kInside;
 }
 
 const WeightInstance* find_instance(const WeightProblem& problem, int config) {
   const WeightView& w = problem.w;
   if (!w.is_prepared) return nullptr;
-  // The largest tiles have no registers for scales that change along k; no tiles of many tokens take zero points that change inside chunks.
-  const int tokens = weight_configs()[static_cast<std::size_t>(config)].tokens;
-  const bool along_k = w.layout.scale != ChunkScale::kNone, inside_chunks = along_k && w.layout.step < kChunkDepth;
-  if (along_k && !folds_scales(w) && tokens > 128) return nullptr;
-  if (inside_chunks && w.layout.has_zeros && tokens > 32) return nullptr;
+  const WeightConfig& c = weight_configs()[static_cast<std::size_t>(config)];
+  const bool inside_chunks = w.layout.scale != ChunkScale::kNone && w.layout.step < kChunkDepth;
+  if (!c.is_stream() && c.promotes != (mode_of(w) == ScaleMode::kInside)) return nullptr;
+  // No tiles of many tokens take zero points that change inside chunks.
+  if (!c.is_stream() && inside_chunks && w.layout.has_zeros) return nullptr;
   const bool dense = w.layout.kind == WeightKind::kDense, bf16 = problem.x_type == DType::kBf16;
   if (dense && (w.scheme.element == kBf16) != bf16) return nullptr;
   for (const auto list : kLists)
@@ -63,8 +71,11 @@ bool set_slots(WeightParams& p, const WeightInstance& one, const WeightConfig& c
         if (one.shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts) <= kMostShared) return true;
     return false;
   }
-  for (p.weight_slots = p.token_slots = kMostSlots; p.weight_slots >= 1; p.weight_slots = --p.token_slots)
+  const int per_chunk = c.tokens * kChunkDepth * 2 / one.token_bytes;  // slots of tokens
+  for (p.weight_slots = kMostSlots; p.weight_slots >= kFewestSlots; --p.weight_slots) {
+    p.token_slots = p.weight_slots * per_chunk;
     if (one.shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts) <= kMostShared) return true;
+  }
   return false;
 }
 
@@ -84,18 +95,25 @@ WeightParams params_of(const WeightProblem& problem, const WeightPlan& plan, con
   p.zero_offset = w.layout.has_zeros ? w.layout.code_bytes() + w.layout.scale_bytes() : 0;
   p.scale = w.layout.scale;
   p.step = w.layout.scale == ChunkScale::kNone ? kChunkDepth : w.layout.step;
-  p.folds_scales = folds_scales(w);
+  p.mode = mode_of(w);
   p.step_shift = std::countr_zero(static_cast<unsigned>(p.step));
   p.integer_offset = w.layout.kind == WeightKind::kInteger && element.is_signed ? 1 << (w.layout.bits - 1) : 0;
   if (w.layout.kind == WeightKind::kFloat) {
     p.shift = static_cast<std::uint32_t>(stored_mantissa(w.layout.bits) - element.mantissa_bits) & 31u;
     p.magnitude = (((1u << (element.bits - 1)) - 1u) << (10 - element.mantissa_bits)) * 0x00010001u;
   }
-  p.row_tiles = ceil_div(w.layout.row_chunks, 2);
+  p.row_tiles = ceil_div(w.layout.row_chunks, std::max(1, c.row_groups));
   p.token_tiles = ceil_div(problem.m, c.tokens);
   p.band = std::min(8, p.token_tiles);
   p.parts = plan.parts;
   p.workers = plan.workers;
+  if (plan.is_even) {
+    static std::atomic<unsigned long long> launches{0x9E3779B97F4A7C15ull};  // words that are in no memory by chance
+    p.band = 1;  // thread blocks that begin with the same row of tiles stay in it together
+    p.partials = static_cast<float4*>(problem.workspace);
+    p.partials_there = reinterpret_cast<unsigned long long*>(p.partials + std::int64_t{p.workers} * c.row_groups * c.tokens * 16);
+    p.nonce = launches += 0x9E3779B97F4A7C15ull;
+  }
   p.epilogue = problem.epilogue;
   p.y = problem.y;
   p.y_pitch = problem.y_pitch;
@@ -155,9 +173,9 @@ int launch_weight_product(const WeightProblem& problem, const WeightPlan& plan, 
   const WeightConfig& c = weight_configs()[static_cast<std::size_t>(plan.config)];
   const WeightInstance* one = find_instance(problem, plan.config);
   if (one == nullptr) return cudaErrorInvalidValue;
+  if (plan.is_even && problem.workspace_size < even_workspace(c, plan.workers)) return cudaErrorInvalidValue;
   WeightParams p = params_of(problem, plan, c);
   if (c.is_stream()) return launch_stream(problem, plan, *one, c, p, stream);
-  p.workers = std::min(plan.workers, p.row_tiles * p.token_tiles);
   if (!set_slots(p, *one, c)) return cudaErrorInvalidConfiguration;
   p.box_stores = is_plain(problem.epilogue) && problem.y_pitch % 8 == 0 && is_aligned(problem.y, 16);
   CUtensorMap x{}, y{};

@@ -2,11 +2,10 @@
 /// The Hopper main loop of products of many tokens (64 and more a tile) and prepared weights, y^T = W * x^T.
 ///
 /// Mapping:  persistent thread blocks. One warp copies chunks of packed weights, one copies boxes of x, both into rings of shared memory.
-///           Two consumer warpgroups decode 64 rows of the weight each into the register operand of wgmma and multiply them with the
-///           tokens in shared memory. The thread blocks of a cluster have parts of k and send their sums to one of them, where they are
-///           added in one order.
-/// Scales:   those of a row multiply its sum at the end. Those that change along k multiply the accumulators of their columns in fp32:
-///           sum = fma(accumulator, scale, sum) (tiles of up to 128 tokens).
+///           Two or three consumer warpgroups decode 64 rows of the weight each into the register operand of wgmma and multiply them with
+///           the tokens in shared memory. Where tiles do not divide evenly, thread blocks share them along k: those of a cluster send
+///           their sums to one of them; or all have an even share of all chunks and leave sums in memory. They are added in one order.
+/// Scales:   ScaleMode and weight_consume.cuh say where they enter.
 /// Requires: compute capability 9.0; rows of x 16-byte aligned (ops/cuda_weights.cc sees to it).
 /// Bound:    the tensor cores. Meaning: reference/matmul.cc within the
 ///           contract's bound.
@@ -16,31 +15,23 @@
 
 namespace narrow::cuda::sm90 {
 
-/// One thread: a slot of weights has a chunk for each warpgroup.
+/// One thread: a slot of weights has a chunk for each warpgroup. It does not wait for earlier kernels: only prepare_weight writes weights,
+/// and lets no kernel start early.
 template <class T>
 __device__ void produce_weights(const WeightParams& p, const WeightShared<T>& shared, int worker, int rank) {
-  const DepthRange depth = depth_of(p, rank);
-  const int tiles = p.row_tiles * p.token_tiles;
-  const std::uint8_t* from[T::kRowGroups];
-  const auto go_to = [&](int tile) {
-    const WeightPlace place = place_of<T>(p, tile);
+  const auto bytes = static_cast<std::uint32_t>(p.chunk_bytes);
+  WeightWork work(p, worker, rank);
+  WeightPiece piece;
+  RingPlace at;
+  while (work.next(piece)) {
+    const WeightPlace place = place_of<T>(p, piece.tile);
+    const std::uint8_t* from[T::kRowGroups];
 #pragma unroll
     for (int group = 0; group < T::kRowGroups; ++group) {
       const std::int64_t row = min(place.row_chunk + group, p.row_chunks - 1);
-      from[group] = p.chunks + (row * p.depth_chunks + depth.begin) * p.chunk_bytes;
+      from[group] = p.chunks + (row * p.depth_chunks + piece.begin) * p.chunk_bytes;
     }
-  };
-  RingPlace at;
-  for (int tile = worker; tile < tiles; tile += p.workers) {
-    go_to(tile);
-    if (tile == worker) {  // while earlier kernels still run
-#pragma unroll
-      for (int group = 0; group < T::kRowGroups; ++group)
-        prefetch_bulk(from[group], static_cast<std::uint32_t>(min(depth.count, p.weight_slots) * p.chunk_bytes));
-      wait_for_earlier_kernels();
-    }
-    const auto bytes = static_cast<std::uint32_t>(p.chunk_bytes);
-    for (int left = depth.count; left > 0; --left, at.advance(p.weight_slots)) {
+    for (int left = piece.count; left > 0; --left, at.advance(p.weight_slots)) {
       shared.weights_empty[at.slot].wait(at.parity ^ 1u);
       Barrier& full = shared.weights_full[at.slot];
       full.arrive_expecting(T::kRowGroups * bytes);
@@ -55,15 +46,17 @@ __device__ void produce_weights(const WeightParams& p, const WeightShared<T>& sh
   }
 }
 
-/// One thread: a slot of tokens has the columns of a slot of weights (of tiles of 256 tokens, half of them), 64 at a time.
+/// One thread: a slot of tokens has the columns of a slot of weights (but for 128x128 half of them), 64 at a time.
 template <class T>
 __device__ void produce_tokens(const WeightParams& p, const CUtensorMap& x, const WeightShared<T>& shared, int worker, int rank) {
-  const DepthRange depth = depth_of(p, rank);
+  WeightWork work(p, worker, rank);
+  WeightPiece piece;
   RingPlace at;
-  for (int tile = worker; tile < p.row_tiles * p.token_tiles; tile += p.workers) {
-    const WeightPlace place = place_of<T>(p, tile);
-    if (tile == worker) wait_for_earlier_kernels();
-    for (int plane = 2 * depth.begin; plane < 2 * (depth.begin + depth.count); plane += T::kTokenDepth / 64, at.advance(p.token_slots)) {
+  wait_for_earlier_kernels();
+  while (work.next(piece)) {
+    const WeightPlace place = place_of<T>(p, piece.tile);
+    const int end = 2 * (piece.begin + piece.count);
+    for (int plane = 2 * piece.begin; plane < end; plane += T::kTokenDepth / 64, at.advance(p.token_slots)) {
       shared.tokens_empty[at.slot].wait(at.parity ^ 1u);
       Barrier& full = shared.tokens_full[at.slot];
       full.arrive_expecting(T::kTokenBytes);
@@ -74,20 +67,30 @@ __device__ void produce_tokens(const WeightParams& p, const CUtensorMap& x, cons
 
 template <class T>
 __device__ void consume(const WeightParams& p, const CUtensorMap& y, const WeightShared<T>& shared, int worker, int rank) {
-  WeightConsumer<T> consumer(p, shared, rank);
+  WeightConsumer<T> consumer(p, shared);
+  WeightWork work(p, worker, rank);
+  WeightPiece piece;
   wait_for_earlier_kernels();
   unsigned use = 0;
-  for (int tile = worker; tile < p.row_tiles * p.token_tiles; tile += p.workers, ++use) {
-    const WeightPlace place = place_of<T>(p, tile);
+  for (; work.next(piece); ++use) {
+    const WeightPlace place = place_of<T>(p, piece.tile);
     const int column = (place.row_chunk + consumer.row_group) * kChunkRows;
     const float* factor = p.factors + min(column, (p.row_chunks - 1) * kChunkRows) + consumer.warp * 16 + consumer.lane / 4;
-    const float factors[2] = {__ldg(factor), __ldg(factor + 8)};
+    float factors[2] = {__ldg(factor), __ldg(factor + 8)};
+    if (p.mode == ScaleMode::kFold) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        consumer.folds[i] = __ldg(factor + p.row_chunks * kChunkRows + 8 * i);
+        factors[i] /= consumer.folds[i];
+      }
+    }
     float sums[T::kCount];
-    consumer.multiply(sums);
-    if (add_partials<T>(p, shared, consumer.row_group, rank, use, sums))
+    consumer.multiply(sums, piece.count);
+    if (p.partials != nullptr ? share_sums<T>(p, worker, piece, consumer.row_group, sums)
+                              : add_partials<T>(p, shared, consumer.row_group, rank, use, sums))
       store_sums<T>(p, y, sums, factors, column, place.token, shared.stores, consumer.row_group);
   }
-  if (threadIdx.x % 128 == 0) wait_stores_read<0>();
+  if (threadIdx.x % 128 < 32) wait_stores_read<0>();
 }
 
 template <class T>
@@ -95,7 +98,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     weight_product(const __grid_constant__ WeightParams p, const __grid_constant__ CUtensorMap x, const __grid_constant__ CUtensorMap y) {
   extern __shared__ std::byte memory[];
   const WeightShared<T> shared(memory, p);
-  const int rank = p.parts > 1 ? static_cast<int>(cluster_rank()) : 0, worker = static_cast<int>(blockIdx.x) / p.parts;
+  const int rank = p.parts > 1 ? static_cast<int>(cluster_rank()) : 0, block = static_cast<int>(blockIdx.x) / p.parts;
+  const int worker = p.partials != nullptr ? p.workers - 1 - block : block;
   if (threadIdx.x == 0) {
     prefetch_map(x);
     if (p.box_stores) prefetch_map(y);
@@ -110,6 +114,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     for (int group = 0; group < T::kRowGroups; ++group) {
       shared.partials_full[group].init(1);
       shared.partials_read[group].init(4);
+      shared.turn[group].init(4);
     }
     fence_barriers();
   }

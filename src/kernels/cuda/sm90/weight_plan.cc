@@ -2,13 +2,15 @@
 ///
 /// Streams:  us = start + tiles of a thread block * us of a tile + units of a multiprocessor * us of a unit (four chunks)
 ///           us of a unit = max(decoding, bytes of its weights / what a multiprocessor gets) + a share of the bytes of its tokens
-/// Others:   us = start + rounds * (chunks of a part * us of a chunk + finish + what parts cost),   rounds = ceil(tiles / workers)
+/// Others:   us = rounds * (chunks of a part * us of a chunk + finish + what parts cost),   rounds = ceil(tiles / workers)
+///           even: rounds = tiles / workers, and what sharing tiles costs
 ///           us of a chunk = max(that of the configuration, bytes of its weights / what a multiprocessor gets from memory)
 ///
 /// The constants are fitted to measurements on an H200 (docs/kernels/cuda_weight_only.md).
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "kernels/cuda/weight_product.h"
 
@@ -16,8 +18,14 @@ namespace narrow::cuda {
 namespace {
 
 constexpr std::array kConfigs = {
-    WeightConfig{"stream_8", 8, 0.0}, WeightConfig{"stream_16", 16, 0.0}, WeightConfig{"stream_32", 32, 0.0},
-    WeightConfig{"128x64", 64, 0.50}, WeightConfig{"128x128", 128, 0.72}, WeightConfig{"128x256", 256, 1.20},
+    WeightConfig{"stream_8", 8},
+    WeightConfig{"stream_16", 16},
+    WeightConfig{"stream_32", 32},
+    WeightConfig{"128x64", 64, 2, false, 0.56},
+    WeightConfig{"128x128", 128, 2, false, 0.715},
+    WeightConfig{"128x256", 256, 2, false, 1.29},
+    WeightConfig{"192x128", 128, 3, false, 1.08},
+    WeightConfig{"128x128_promoted", 128, 2, true, 1.15},
 };
 
 constexpr int kMultiprocessors = 132;  // of an H200
@@ -32,28 +40,42 @@ constexpr StreamMode kStreamModes[] = {{false, 1, 1.7, {0.40, 0.52, 0.80}, 0.10,
                                        {false, 2, 2.6, {0.46, 0.47, 0.80}, 0.0, 33000.0},
                                        {true, 1, 3.3, {0.56, 0.60, 0.72}, 0.0, 40000.0}};
 constexpr double kTile = 0.7, kShareOfTokens = 0.2, kMorePasses = 1.3;
-constexpr double kStart = 3.0, kFinish = 0.6, kParts = 0.8, kPartsPerToken = 0.015, kBytesPerMicrosecond = 34000.0;
+constexpr double kFinish = 1.25, kFinishPerToken = 0.0137, kParts = 1.1, kPartsPerToken = 0.0055, kBytesPerMicrosecond = 34000.0;
+/// Of even plans: sharing tiles through the workspace, and more where a tile has more than two pieces. They go through all of x at once,
+/// which the second-level cache must hold.
+constexpr double kEven = 1.2, kEvenPerToken = 0.0256, kEvenPerPiece = 2.65, kMostBytesOfX = 40e6;
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
+int tiles_of(const WeightProblem& problem, const WeightConfig& c) {
+  return ceil_div(problem.w.layout.row_chunks, c.row_groups) * ceil_div(problem.m, c.tokens);
+}
+
 /// Sums of the other parts lie in shared memory, beside at least two slots of weights and tokens (sm90/weight_main.cuh).
 bool leaves_room(const WeightConfig& c, const WeightLayoutInfo& layout, int parts) {
-  constexpr int kShared = 227 * 1024, kStores = 20 * 1024;
-  const int slot = 2 * layout.chunk_bytes() + kChunkDepth * c.tokens * 2;
-  return 2 * slot + (parts - 1) * 2 * c.tokens * 64 * 4 + kStores <= kShared;
+  const int kShared = 227 * 1024, kStores = 4096 + c.row_groups * std::max(8192, c.tokens / 64 * 4096);
+  const int slot = c.row_groups * layout.chunk_bytes() + kChunkDepth * c.tokens * 2;
+  return 2 * slot + (parts - 1) * c.row_groups * c.tokens * 64 * 4 + kStores <= kShared;
 }
 
-/// Scales inside chunks cost promotions, of tiles of many tokens also waits; those of nvfp4 are multiplied into the fragments there.
-double slower_by_scales(const WeightView& w, int tokens) {
-  if (w.layout.scale == ChunkScale::kNone || w.layout.step == kChunkDepth) return 1.0;
-  const bool is_fine = w.layout.step == 16 && (tokens <= 32 || w.scheme.scale != kFp8E4m3);
-  return tokens <= 32 ? (is_fine ? 1.4 : 1.2) : (is_fine ? 2.0 : 1.45);
+bool is_any(const WeightView& w) {
+  return w.layout.kind == WeightKind::kFloat && w.scheme.element.mantissa_bits != stored_mantissa(w.layout.bits);
 }
 
-/// The same of streams, where decoding that is told at run time and zero points along k cost as well.
-double slower_stream(const WeightView& w, int tokens) {
-  const bool is_any = w.layout.kind == WeightKind::kFloat && w.scheme.element.mantissa_bits != stored_mantissa(w.layout.bits);
-  return slower_by_scales(w, tokens) * (is_any ? 1.5 : 1.0) * (w.layout.has_zeros ? 1.25 : 1.0);
+/// Streams: scales inside chunks, decoding that is told at run time and zero points along k cost.
+double slower_stream(const WeightView& w) {
+  const bool inside = w.layout.scale != ChunkScale::kNone && w.layout.step < kChunkDepth;
+  return (inside ? (w.layout.step == 16 ? 1.4 : 1.2) : 1.0) * (is_any(w) ? 1.5 : 1.0) * (w.layout.has_zeros ? 1.25 : 1.0);
+}
+
+/// The others: products of 256 tokens hide most of what scales along k cost.
+double slower_tile(const WeightView& w, const WeightConfig& c) {
+  if (w.layout.scale == ChunkScale::kNone) return c.tokens < 256 && is_any(w) ? 1.15 : 1.0;
+  if (c.promotes) return w.layout.step == 16 ? 1.6 : 1.1;
+  const bool whole = w.layout.step == kChunkDepth;
+  const double any = is_any(w) ? 1.2 : 1.0;
+  if (c.tokens == 256) return (whole ? 1.16 : 1.07) * any;
+  return (c.tokens == 64 ? (whole ? 1.36 : 1.75) : (whole ? 1.23 : 1.34)) * any;
 }
 
 /// What is dealt to thread blocks: groups of 32 rows where a tile has one, else of 64.
@@ -69,8 +91,8 @@ double estimate_stream(const WeightProblem& problem, const WeightConfig& c, cons
   const double even = ceil_div(problem.w.n, 32) * 1.0 / (std::min(plan.workers, multiprocessors) * mode.blocks * tiles * plan.wide);
   const double filled = is_shared ? 0.5 + 0.5 * even : even;
   const double tokens = 2.0 * depth * kChunkDepth * std::min(problem.m, c.tokens);
-  const double unit = std::max(mode.units[c.tokens / 16] * slower_stream(problem.w, c.tokens),
-                               filled * 4.0 * layout.chunk_bytes() / mode.bytes_per_microsecond);
+  const double unit =
+      std::max(mode.units[c.tokens / 16] * slower_stream(problem.w), filled * 4.0 * layout.chunk_bytes() / mode.bytes_per_microsecond);
   const bool leaves_halves = is_shared && 3 * plan.workers < 5 * multiprocessors;  // for the next kernel
   const double start = leaves_halves ? mode.start - 2.0 : mode.start;
   const int passes = ceil_div(problem.m, c.tokens);
@@ -106,11 +128,33 @@ WeightPlan make_stream_plan(const WeightProblem& problem, const WeightConfig& c,
 
 std::span<const WeightConfig> weight_configs() { return kConfigs; }
 
+std::size_t even_workspace(const WeightConfig& config, int workers) {
+  const auto pieces = static_cast<std::size_t>(workers * config.row_groups);
+  return pieces * (static_cast<std::size_t>(config.tokens) * 64 * sizeof(float) + sizeof(unsigned long long));
+}
+
+std::size_t most_even_workspace(std::int64_t m, int multiprocessors) {
+  std::size_t most = 0;
+  for (const WeightConfig& c : kConfigs)
+    if (!c.is_stream() && m >= c.tokens) most = std::max(most, even_workspace(c, multiprocessors));
+  return most;
+}
+
+WeightPlan make_even_plan(const WeightProblem& problem, int config, int multiprocessors) {
+  const WeightConfig& c = kConfigs[static_cast<std::size_t>(config)];
+  WeightPlan plan{config};
+  if (c.is_stream()) return plan;
+  plan.tiles = tiles_of(problem, c);
+  plan.workers = static_cast<int>(std::min(std::int64_t{multiprocessors}, std::int64_t{plan.tiles} * problem.w.layout.depth_chunks));
+  plan.is_even = plan.tiles % plan.workers != 0 && problem.workspace_size >= even_workspace(c, plan.workers);
+  return plan;
+}
+
 WeightPlan make_weight_plan(const WeightProblem& problem, int config, int parts, int multiprocessors) {
   const WeightConfig& c = kConfigs[static_cast<std::size_t>(config)];
   if (c.is_stream()) return make_stream_plan(problem, c, config, multiprocessors);
   WeightPlan plan{config};
-  plan.tiles = ceil_div(problem.w.layout.row_chunks, 2) * ceil_div(problem.m, c.tokens);
+  plan.tiles = tiles_of(problem, c);
   plan.parts = std::clamp(std::min(parts, problem.w.layout.depth_chunks), 1, c.tokens >= 256 ? 1 : kMostParts);
   while (plan.parts > 1 && !leaves_room(c, problem.w.layout, plan.parts)) --plan.parts;
   // Clusters lie within a group of 16 or 18 multiprocessors.
@@ -123,10 +167,13 @@ double estimate_weight_plan(const WeightProblem& problem, const WeightPlan& plan
   const WeightConfig& c = kConfigs[static_cast<std::size_t>(plan.config)];
   if (c.is_stream()) return estimate_stream(problem, c, plan, kMultiprocessors);
   const WeightLayoutInfo& layout = problem.w.layout;
-  const double rounds = ceil_div(plan.tiles, plan.workers), chunks = ceil_div(layout.depth_chunks, plan.parts);
-  const double slower = slower_by_scales(problem.w, c.tokens);
-  const double chunk = std::max(c.chunk_microseconds * slower, 2 * layout.chunk_bytes() / kBytesPerMicrosecond);
-  return kStart + rounds * (chunks * chunk + kFinish + (plan.parts > 1 ? kParts + kPartsPerToken * c.tokens : 0.0));
+  const double rounds = plan.is_even ? static_cast<double>(plan.tiles) / plan.workers : ceil_div(plan.tiles, plan.workers);
+  const double chunk =
+      std::max(c.chunk_microseconds * slower_tile(problem.w, c), c.row_groups * layout.chunk_bytes() / kBytesPerMicrosecond);
+  const double finish = kFinish + kFinishPerToken * c.tokens + (plan.parts > 1 ? kParts + kPartsPerToken * c.tokens : 0.0);
+  const double pieces = std::max(0.0, static_cast<double>(plan.workers) / plan.tiles - 1.0);
+  return rounds * ceil_div(layout.depth_chunks, plan.parts) * chunk + std::ceil(rounds) * finish +
+         (plan.is_even ? kEven + kEvenPerToken * c.tokens + kEvenPerPiece * pieces : 0.0);
 }
 
 WeightPlan choose_weight_plan(const WeightProblem& problem, int multiprocessors) {
@@ -134,8 +181,10 @@ WeightPlan choose_weight_plan(const WeightProblem& problem, int multiprocessors)
   double lowest = 0.0;
   for (int config = 0; config < static_cast<int>(kConfigs.size()); ++config) {
     if (!has_weight_config(problem, config)) continue;
-    for (int parts = 1; parts <= kUsefulParts; ++parts) {
-      const WeightPlan plan = make_weight_plan(problem, config, parts, multiprocessors);
+    for (int parts = 0; parts <= kUsefulParts; ++parts) {  // 0: even
+      const WeightPlan plan =
+          parts == 0 ? make_even_plan(problem, config, multiprocessors) : make_weight_plan(problem, config, parts, multiprocessors);
+      if (parts == 0 && (!plan.is_even || 2.0 * problem.m * problem.w.k > kMostBytesOfX)) continue;
       const double estimate = estimate_weight_plan(problem, plan);
       if (best.config < 0 || estimate < lowest) best = plan, lowest = estimate;
     }

@@ -2,11 +2,21 @@
 /// What the parts of the product with prepared weights share: what is known when it is compiled and when it runs, its shared memory, and
 /// who works on what.
 
+#include <algorithm>
+
 #include "kernels/cuda/sm90/ptx.cuh"
 #include "kernels/cuda/sm90/weight_decode.cuh"
 #include "kernels/cuda/weight_finish.cuh"
 
 namespace narrow::cuda::sm90 {
+
+/// Where the scales of tiles of many tokens enter.
+enum class ScaleMode : std::uint8_t {
+  kRows,   ///< they do not change along k
+  kFold,   ///< into the decoded values: their products with codes, and with the row's fold, are exact in 16 bits
+  kChunk,  ///< one per chunk: sums are kept in its unit, and change it with the chunk
+  kInside  ///< any: accumulators of the columns of a scale are promoted
+};
 
 /// What a kernel is told at run time.
 struct WeightParams {
@@ -17,11 +27,16 @@ struct WeightParams {
   int scale_offset, zero_offset;  ///< inside a chunk; zero_offset 0: none
   ChunkScale scale;
   int step, step_shift;  ///< columns that share a scale, and their logarithm
-  bool folds_scales;   ///< scales multiply the decoded values, whose products are exact in 16 bits (tiles of 64 tokens and more)
+  ScaleMode mode;      ///< of tiles of 64 tokens and more
   int integer_offset;  ///< of signed integers: 2^(bits-1)
   std::uint32_t shift, magnitude;
   int row_tiles, token_tiles, band, workers, parts;
   int weight_slots, token_slots;
+  /// Where every thread block has an even share of all chunks, tile after tile, and tiles are shared along k: memory for the sums of its
+  /// first piece, if that does not begin a tile, [thread block][row group][sums], and words that become `nonce` when they are there; else
+  /// null.
+  float4* partials;
+  unsigned long long *partials_there, nonce;
   bool box_stores;    ///< y is stored in boxes of 64 columns x 32 rows
   // Streams (weight_stream.cuh), whose slots are weight_slots:
   bool plain_stores;  ///< 16-bit y, nothing added to it
@@ -35,26 +50,29 @@ struct WeightParams {
 };
 
 /// What is known when a kernel is compiled.
-template <class Decoder_, bool kBf16_, int kTokens_>
+template <class Decoder_, bool kBf16_, int kTokens_, int kRowGroups_ = 2, bool kPromotes_ = false>
 struct WeightTile {
   using Decode = Decoder_;
   static constexpr bool kBf16 = kBf16_;
-  static constexpr int kTokens = kTokens_, kRowGroups = 2, kBits = Decode::kBits;
+  static constexpr int kTokens = kTokens_, kRowGroups = kRowGroups_, kBits = Decode::kBits;
   static constexpr int kConsumerThreads = kRowGroups * 128, kThreads = kConsumerThreads + 128;
   static constexpr int kCount = kTokens / 2;          ///< accumulators of a thread
-  static constexpr bool kRowScales = kTokens == 256;  ///< no second set of sums: scales along k are left to smaller tiles
-  static constexpr int kTokenDepth = kRowScales ? 64 : kChunkDepth;  ///< columns of a slot of tokens
+  static constexpr bool kPromotes = kPromotes_;  ///< takes ScaleMode::kInside, and nothing else
+  static constexpr int kTokenDepth = kTokens == 128 && kRowGroups == 2 ? kChunkDepth : 64;  ///< columns of a slot of tokens
   static constexpr int kTokenBytes = kTokens * kTokenDepth * 2;
-  static constexpr int kStoreBytes = kRowGroups * 8192;  ///< per warpgroup, two pieces of 32 tokens x 64 columns, or one in fp32
+  static constexpr int kStorePieces = kTokens / 64;  ///< of 32 tokens x 64 columns that leave together
+  static constexpr int kGroupStoreBytes = std::max(kStorePieces * 4096, 8192);  ///< of a warpgroup; 8192: a piece in fp32
+  static constexpr int kStoreBytes = kRowGroups * kGroupStoreBytes;
   static constexpr int kPartialBytes = kTokens * 64 * 4;  ///< a warpgroup's sums
-  static constexpr int kEntryRegisters = 168;  ///< 65536 / threads, in steps of 8
-  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+  static constexpr int kEntryRegisters = 65536 / kThreads / 8 * 8;
+  static constexpr int kProducerRegisters = kRowGroups == 2 ? 40 : 32;
+  static constexpr int kConsumerRegisters = (kEntryRegisters * kThreads - kProducerRegisters * 128) / kConsumerThreads / 8 * 8;
   static_assert(kConsumerRegisters * kConsumerThreads + kProducerRegisters * 128 <= kEntryRegisters * kThreads);
 
   static constexpr int partial_slots(int parts) { return parts - 1; }
   static constexpr int shared_bytes(int weight_slots, int token_slots, int chunk_bytes, int parts) {
     return 1024 + token_slots * kTokenBytes + kStoreBytes + weight_slots * kRowGroups * chunk_bytes +
-           partial_slots(parts) * kRowGroups * kPartialBytes + (2 * (weight_slots + token_slots) + 2 * kRowGroups) * 8;
+           partial_slots(parts) * kRowGroups * kPartialBytes + (2 * (weight_slots + token_slots) + 3 * kRowGroups) * 8;
   }
 };
 
@@ -63,6 +81,7 @@ struct WeightShared {
   std::byte *tokens, *stores, *weights, *partials;
   Barrier *weights_full, *weights_empty, *tokens_full, *tokens_empty;
   Barrier *partials_full, *partials_read;  ///< one per row group; of the first thread block, and of each
+  Barrier* turn;                           ///< one per row group: its products of another chunk are issued
 
   __device__ WeightShared(std::byte* memory, const WeightParams& p) {
     tokens = memory + (1024 - shared_address(memory) % 1024) % 1024;
@@ -75,6 +94,7 @@ struct WeightShared {
     tokens_empty = tokens_full + p.token_slots;
     partials_full = weights_empty + p.weight_slots + 2 * p.token_slots;
     partials_read = partials_full + T::kRowGroups;
+    turn = partials_read + T::kRowGroups;
   }
 };
 
@@ -98,13 +118,46 @@ __device__ WeightPlace place_of(const WeightParams& p, int tile) {
   return {row * T::kRowGroups, (band * p.band + rest - row * width) * T::kTokens};
 }
 
-/// The chunks along k of one thread block of a cluster.
-struct DepthRange {
-  int begin, count;
+/// Some chunks of a tile along k.
+struct WeightPiece {
+  int tile, begin, count;
 };
-__device__ inline DepthRange depth_of(const WeightParams& p, int rank) {
-  const int begin = p.depth_chunks * rank / p.parts;
-  return {begin, p.depth_chunks * (rank + 1) / p.parts - begin};
-}
+
+/// What a worker does, piece after piece: tiles in turn, whole or the part of this thread block of a cluster; or an even share of all
+/// chunks. Shares are dealt from the last thread block on, so that one waits only for those that started before it.
+class WeightWork {
+ public:
+  __device__ WeightWork(const WeightParams& params, int worker, int rank) : p(params), tiles(params.row_tiles * params.token_tiles) {
+    if (p.partials != nullptr) {
+      at = share_begin(p, worker);
+      end = share_begin(p, worker + 1);
+    } else {
+      at = worker;
+      begin = p.depth_chunks * rank / p.parts;
+      count = p.depth_chunks * (rank + 1) / p.parts - begin;
+    }
+  }
+  __device__ bool next(WeightPiece& piece) {
+    if (p.partials == nullptr) {
+      if (at >= tiles) return false;
+      piece = {at, begin, count};
+      at += p.workers;
+      return true;
+    }
+    if (at >= end) return false;
+    const int tile = at / p.depth_chunks, first = at - tile * p.depth_chunks;
+    piece = {tile, first, min(p.depth_chunks - first, end - at)};
+    at += piece.count;
+    return true;
+  }
+  /// The first chunk, counted through all tiles, of a worker's share.
+  __device__ static int share_begin(const WeightParams& p, int worker) {
+    return static_cast<int>(std::int64_t{p.row_tiles * p.token_tiles} * p.depth_chunks * worker / p.workers);
+  }
+
+ private:
+  const WeightParams& p;
+  int tiles, at, end = 0, begin = 0, count = 0;
+};
 
 }  // namespace narrow::cuda::sm90

@@ -5,7 +5,7 @@
 namespace narrow::cuda::sm90 {
 
 std::span<const WeightInstance> weight_dense() {
-  static constexpr auto kList = join(all_tiles<Dense, false>(), all_tiles<Dense, true>());
+  static constexpr auto kList = join(dense_tiles<Dense, false>(), dense_tiles<Dense, true>());
   return kList;
 }
 
