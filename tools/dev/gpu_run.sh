@@ -1,6 +1,7 @@
 #!/bin/bash
 # The GPU side on a machine with a CUDA device and no network: builds the CUDA tests and benchmarks alone, runs them.
 #   tools/dev/gpu_run.sh test | bench | sanitize | all [arguments for the program]
+# GPU_BIN=DIRECTORY: nothing is built, the programs are those there (built elsewhere for the same architecture).
 # Logs and JSON go to $OUT, or build/gpu. A narrow wheel with CUDA for that machine's Python, and pytest, installed to .deps/python
 # (pip install --target .deps/python), are tested with the torch that is there.
 set -euo pipefail
@@ -9,14 +10,17 @@ mode=${1:-test}; shift || true
 out=${OUT:-build/gpu}
 mkdir -p "$out"
 
-deps=()
-[ -d .deps ] && deps=(-DNARROW_DEPS_DIR="$PWD/.deps")
-generator=(); command -v ninja > /dev/null && generator=(-G Ninja)
-cmake -B build/gpu "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DNARROW_CUDA=ON -DNARROW_CUDA_ARCHITECTURES=90a-real -DNARROW_BUILD_TOOLS=OFF \
-  -DNARROW_WARNINGS_AS_ERRORS=OFF "${deps[@]}" > "$out/configure.log" 2>&1 || { tail -20 "$out/configure.log"; exit 1; }
-cmake --build build/gpu -j "$(nproc)" --target gpu_tests gpu_benches > "$out/build.log" 2>&1 ||
-  { grep -E 'error|FAILED' -A5 "$out/build.log" | head -60; exit 1; }
-bin=build/gpu/bin
+build() {
+  deps=()
+  [ -d .deps ] && deps=(-DNARROW_DEPS_DIR="$PWD/.deps")
+  generator=(); command -v ninja > /dev/null && generator=(-G Ninja)
+  cmake -B build/gpu "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DNARROW_CUDA=ON -DNARROW_CUDA_ARCHITECTURES=90a-real -DNARROW_BUILD_TOOLS=OFF \
+    -DNARROW_WARNINGS_AS_ERRORS=OFF "${deps[@]}" > "$out/configure.log" 2>&1 || { tail -20 "$out/configure.log"; exit 1; }
+  cmake --build build/gpu -j "$(nproc)" --target gpu_tests gpu_benches > "$out/build.log" 2>&1 ||
+    { grep -E 'error|FAILED' -A5 "$out/build.log" | head -60; exit 1; }
+}
+bin=${GPU_BIN:-build/gpu/bin}
+[ -n "${GPU_BIN:-}" ] || build
 
 run_test() {
   local status=0
