@@ -294,11 +294,11 @@ INSTANTIATE_TEST_SUITE_P(AllSchemes, QuantizeRows, testing::ValuesIn(schemes()),
 
 /// Outputs beyond the caches are written around them: the same bytes.
 TEST(QuantizeRowsLarge, StreamedOutputsAreTheSame) {
+  Tensor x = Tensor::empty(DType::kF32, {8200, 8192});
+  std::mt19937 generator(1);
+  for (std::int64_t i = 0; i < x.size(); ++i) x.as<float>()[i] = static_cast<float>(static_cast<std::int32_t>(generator())) * 1e-9f;
   for (const char* text : {"int8:row", "int8:block128", "fp8_e4m3:row", "fp8_e4m3:block128", "fp6_e3m2:row", "nvfp4", "int4:block128"}) {
     const Scheme scheme = Scheme::parse(text);
-    Tensor x = Tensor::empty(DType::kF32, {8200, 8192});
-    std::mt19937 generator(1);
-    for (std::int64_t i = 0; i < x.size(); ++i) x.as<float>()[i] = static_cast<float>(static_cast<std::int32_t>(generator())) * 1e-9f;
     const QuantizedTensor large = quantize(x, scheme);
     const Tensor y = dequantize(large);
     const std::int64_t rows = 100, first = 8000;
