@@ -7,6 +7,13 @@ constexpr int kChunk = 2048;        // columns handled at a time: inputs, codes 
 constexpr int kFetchAhead = 2 * kChunk;
 constexpr int kMaxCells = kChunk;
 
+// What loops must not call; the minimal library, compiled for size, has one copy of it instead.
+#ifdef __OPTIMIZE_SIZE__
+#define NARROW_FAST_INLINE [[gnu::noinline]] inline
+#else
+#define NARROW_FAST_INLINE [[gnu::always_inline]] inline
+#endif
+
 #include "kernels/cpu/quantize/encode.inl"
 #include "kernels/cpu/quantize/decode.inl"
 #include "kernels/cpu/quantize/pack.inl"

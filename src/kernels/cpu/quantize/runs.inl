@@ -95,7 +95,7 @@ inline void encode_cells(const Run run, const float* x, int count, const ChunkSc
 
 /// The codes of one run of values, divided by 1 / (high + low).
 template <bool kStream, typename Run>
-[[gnu::always_inline]] inline void encode_one_run(const Run& run, const float* x, VF high, VF low, std::uint8_t* codes) {
+NARROW_FAST_INLINE void encode_one_run(const Run& run, const float* x, VF high, VF low, std::uint8_t* codes) {
   VF value[4], quotient[4];
   for (int v = 0; v < 4; ++v) {
     value[v] = load<VF>(x + v * kLanes);

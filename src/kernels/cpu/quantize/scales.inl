@@ -51,7 +51,7 @@ inline VU encode_scale(const ScalePlan& plan, VF scale) {
 
 inline VF positive(VF scale) { return scale == 0.0f ? as_float(splat(1u)) : scale; }
 
-[[gnu::always_inline]] inline VU symmetric_codes(const ScalePlan& plan, VI amax) {
+NARROW_FAST_INLINE VU symmetric_codes(const ScalePlan& plan, VI amax) {
   if (plan.rule == ScaleRule::kSharedExponent) {
     const VI exponent = larger(floor_log2_of(amax) - plan.largest_exponent, splat(plan.lowest_exponent));
     return (VU)(amax == 0 ? splat(plan.zero_exponent_code) : exponent + 127);

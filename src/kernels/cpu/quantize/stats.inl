@@ -26,7 +26,7 @@ struct RunStats {
 }
 
 /// The largest magnitude, finite or not, of whole vectors.
-[[gnu::always_inline]] inline VI largest_magnitude(const float* x, int vectors) {
+NARROW_FAST_INLINE VI largest_magnitude(const float* x, int vectors) {
   VI a = splat(0), b = a, c = a, d = a;
   int i = 0;
   for (; i + 4 <= vectors; i += 4, x += 4 * kLanes) {
