@@ -104,7 +104,7 @@ inline std::vector<double> in_long_turns(const std::vector<TimedGraph*>& timed, 
   return medians;
 }
 
-/// Each alone, as the peers' figures of other libraries were taken: after a pause, 15 ms to warm up, then the median of 26 ms of samples.
+/// Each alone: after a pause, in which the card cools (the peers' harness has none), 15 ms to warm up, then the median of 26 ms of samples.
 inline std::vector<double> one_by_one(const std::vector<TimedGraph*>& timed) {
   constexpr double kWarm = 15000.0, kSamples = 26000.0;
   constexpr std::chrono::milliseconds kPause{20};
