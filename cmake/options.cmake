@@ -39,9 +39,10 @@ if(PROJECT_IS_TOP_LEVEL)
 endif()
 
 find_program(NARROW_CCACHE ccache)
-if(NARROW_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${NARROW_CCACHE})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${NARROW_CCACHE})
+if(NARROW_CCACHE)  # paths are hashed relative to the tree, so that another clone finds what this one compiled
+  set(ccache_launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${NARROW_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${ccache_launcher})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${ccache_launcher})
 endif()
 
 # CUDA: compiled where nvcc is, else left out with one line that says so.
