@@ -5,11 +5,9 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <thread>
 #include <vector>
 
 #include "narrow/cuda.h"
@@ -104,13 +102,11 @@ inline std::vector<double> in_long_turns(const std::vector<TimedGraph*>& timed, 
   return medians;
 }
 
-/// Each alone: after a pause, in which the card cools (the peers' harness has none), 15 ms to warm up, then the median of 26 ms of samples.
+/// Each alone, one after the other: 15 ms to warm up, then the median of 26 ms of samples, as the peers' harness times.
 inline std::vector<double> one_by_one(const std::vector<TimedGraph*>& timed) {
   constexpr double kWarm = 15000.0, kSamples = 26000.0;
-  constexpr std::chrono::milliseconds kPause{20};
   std::vector<double> medians;
   for (TimedGraph* graph : timed) {
-    std::this_thread::sleep_for(kPause);
     std::vector<double> samples;
     for (double spent = 0.0; spent < kWarm + kSamples || samples.empty();) {
       const double us = graph->sample();
