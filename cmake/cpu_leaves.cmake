@@ -25,7 +25,7 @@ foreach(leaf ${leaves})
   target_sources(narrow PRIVATE ${leaf})
   # The products' leaves are unrolled so far that the sanitizers would compile them for many minutes; their tests have guard bytes.
   set(unsanitized)
-  if(NARROW_SANITIZE AND leaf MATCHES "/matmul_(avx2|avx512|avx512bf16|amx)")
+  if(NARROW_SANITIZE AND (leaf MATCHES "/matmul_(avx2|avx512|avx512bf16|amx)" OR (leaf MATCHES "/fused_" AND NOT NARROW_SANITIZE_FUSED)))
     set(unsanitized "-fno-sanitize=all")
   endif()
   if(leaf MATCHES "_(avx2|avx512|avx512bf16|amx|neon|dotprod|i8mm)\\.cc$")

@@ -24,6 +24,7 @@ option(NARROW_WARNINGS_AS_ERRORS "Treat warnings as errors" ${developing})
 set(NARROW_CUDA AUTO CACHE STRING "Compile the CUDA kernels: ON, OFF, or AUTO = where nvcc is found")
 set(NARROW_CUDA_ARCHITECTURES "80-real;89-real;90a-real;90-virtual" CACHE STRING "GPU targets: Ampere, Ada, Hopper, and PTX for newer ones")
 set(NARROW_SANITIZE "" CACHE STRING "Sanitizers for all targets, e.g. address,undefined")
+option(NARROW_SANITIZE_FUSED "Sanitize the fused neighbours' leaves as well, three minutes of compiling each" ON)
 set(NARROW_DEPS_DIR "" CACHE PATH "A folder of headers to build from where no packages can be installed")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -39,8 +40,8 @@ if(PROJECT_IS_TOP_LEVEL)
 endif()
 
 find_program(NARROW_CCACHE ccache)
-if(NARROW_CCACHE)  # paths are hashed relative to the tree, so that another clone finds what this one compiled
-  set(ccache_launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${NARROW_CCACHE})
+if(NARROW_CCACHE)  # paths are hashed relative to the tree, so that another clone finds what this one compiled; sloppy: for precompiled headers
+  set(ccache_launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_SLOPPINESS=pch_defines,time_macros ${NARROW_CCACHE})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${ccache_launcher})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${ccache_launcher})
 endif()
