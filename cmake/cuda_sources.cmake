@@ -9,6 +9,7 @@ endif()
 target_sources(narrow PRIVATE
   device/cuda/runtime.cc
   kernels/cuda/bit_conv.cu
+  kernels/cuda/bit_conv_prepare.cu
   kernels/cuda/bit_prepare.cu
   kernels/cuda/bit_product_any.cu
   kernels/cuda/dequantize.cu

@@ -56,10 +56,10 @@ std::vector<MatmulChoice> explain_matmul(const Int1Matrix& x, const Int1Matrix& 
 struct DeviceBinaryConv2d {
   BinaryConv2dOptions options;
   std::int64_t channels = 0, outputs = 0;
-  Buffer codes;     ///< words of 32 bits [group][outputs padded to 64][words], every tap starting on a word
-  Buffer offsets;   ///< int32 [outputs]: taps * channels - 2 * (ones of the output's weights)
-  Buffer tap_sums;  ///< int32 [outputs, taps]
-  Buffer scales;    ///< fp32 [outputs]
+  Buffer codes;    ///< words of 32 bits in the order in which the kernel's lanes take them, outputs of a group padded to 64
+  Buffer places;   ///< int32: where in a window those words lie
+  Buffer offsets;  ///< int32 [group, padded outputs]: taps * channels - 2 * (ones of the output's weights)
+  Buffer scales;   ///< fp32 [group, padded outputs]
 
   Device device() const { return codes.device(); }
 };

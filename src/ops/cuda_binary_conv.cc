@@ -57,6 +57,10 @@ bool reads_pixels(const DeviceQuantized& x, const BitConvShape& s) {
   return s.channels % 32 == 0 && reinterpret_cast<std::uintptr_t>(x.codes.data()) % 16 == 0;
 }
 
+BitConvWeights weights_of(const DeviceBinaryConv2d& w) {
+  return {w.codes.as<std::uint32_t>(), w.places.as<std::int32_t>(), w.offsets.as<std::int32_t>(), w.scales.as<float>()};
+}
+
 /// The convolution without its result.
 BitConvProblem problem_of(const DeviceQuantized& x, const DeviceBinaryConv2d& w) {
   require_int1(x, "activations");
@@ -68,11 +72,8 @@ BitConvProblem problem_of(const DeviceQuantized& x, const DeviceBinaryConv2d& w)
   p.shape = shape_of(w, x.shape);
   require(p.shape.positions() <= kMost, "there are more than 2^30 output positions");
   p.x = x.codes.as<std::uint32_t>();
-  p.w = w.codes.as<std::uint32_t>();
-  p.offsets = w.offsets.as<std::int32_t>();
-  p.tap_sums = w.tap_sums.as<std::int32_t>();
+  p.w = weights_of(w);
   p.x_scale = x.scales.as<float>();
-  p.w_scales = w.scales.as<float>();
   return p;
 }
 
@@ -114,13 +115,14 @@ DeviceBinaryConv2d prepare_binary_conv2d(const DeviceQuantized& w, const BinaryC
   const BitConvShape s = shape_of(p, {});
   const DeviceGuard guard(w.device().index);
   const auto words = [&](std::int64_t count) { return Buffer::allocate(static_cast<std::size_t>(count) * 4, w.device()); };
-  p.codes = words(o.groups * s.padded_outputs() * s.words());
-  p.offsets = words(p.outputs);
-  p.tap_sums = words(p.outputs * taps);
-  p.scales = words(p.outputs);
-  check(launch_spread_conv_weights(w.codes.as<std::uint8_t>(), (w.shape[1] + 7) / 8, w.scales.as<float>(), per_row ? 1 : 0, s,
-                                   p.codes.as<std::uint32_t>(), p.offsets.as<std::int32_t>(), p.tap_sums.as<std::int32_t>(),
-                                   p.scales.as<float>(), stream),
+  if (w.shape[1] > kConvMostProducts)
+    throw Unsupported(fmt::format("binary_conv2d: a window of {} products; at most {}", w.shape[1], kConvMostProducts));
+  p.codes = words(s.weight_words());
+  p.places = words(s.steps() * s.units_of_step());
+  p.offsets = words(o.groups * s.padded_outputs());
+  p.scales = words(o.groups * s.padded_outputs());
+  check(launch_prepare_conv(w.codes.as<std::uint8_t>(), (w.shape[1] + 7) / 8, w.scales.as<float>(), per_row ? 1 : 0, s, weights_of(p),
+                            stream),
         "prepare_binary_conv2d");
   return p;
 }

@@ -36,6 +36,10 @@ class BinaryConvTest : public ::testing::Test {
                        width = std::max<std::int64_t>(1 + pick(17), o.kernel_w);
     return make(o, {images, height, width, channels * o.groups}, outputs * o.groups);
   }
+  /// Enough for the large pieces of the kernel, which load one, two or four words at a time.
+  Case many_windows(int words) {
+    return make({.kernel_h = 3, .kernel_w = 3, .pad_h = 1, .pad_w = 1}, {19, 31, 33, words == 1 ? 30 : 32 * words}, 70);
+  }
   Case make(const BinaryConv2dOptions& o, const Shape& shape, std::int64_t outputs) {
     const Tensor x = random_values(DType::kF32, shape, Values::kNormal, static_cast<unsigned>(generator_()));
     const Tensor w = random_values(DType::kF32, {outputs, o.kernel_h * o.kernel_w * shape[3] / o.groups}, Values::kNormal,
@@ -75,6 +79,12 @@ TEST_F(BinaryConvTest, RandomShapesGiveTheBitsOfTheCpu) {
   for (int i = 0; i < 300; ++i) ASSERT_NO_FATAL_FAILURE(expect_the_cpus(random_case(), kOutputs[i % 4])) << "case " << i;
 }
 
+TEST_F(BinaryConvTest, ManyWindowsGiveTheBitsOfTheCpu) {
+  for (const int words : {1, 2, 4})
+    for (const DType out : {DType::kI32, DType::kF32, DType::kF16, DType::kBf16})
+      ASSERT_NO_FATAL_FAILURE(expect_the_cpus(many_windows(words), out));
+}
+
 TEST_F(BinaryConvTest, LayersOfAResNetGiveTheBitsOfTheCpu) {
   for (const auto& [size, channels, outputs, stride] : {std::array{14, 64, 64, 1}, std::array{14, 128, 256, 2}, std::array{7, 512, 512, 1}})
     ASSERT_NO_FATAL_FAILURE(
@@ -85,7 +95,7 @@ TEST_F(BinaryConvTest, LayersOfAResNetGiveTheBitsOfTheCpu) {
 
 TEST_F(BinaryConvTest, OneBitResultsAreTheSignsOfTheBatchNorm) {
   for (int i = 0; i < 100; ++i) {
-    Case c = random_case();
+    Case c = i < 3 ? many_windows(1 << i) : random_case();
     const Stream stream = *stream_;
     const std::int64_t outputs = c.w.shape[0];
     if (c.options.groups > 1 && outputs / c.options.groups % 8 != 0) continue;

@@ -1,10 +1,9 @@
 /// 2-D convolutions of +-1 by the tensor cores' and + popcount.
-/// Mapping:  a thread block per 128 output positions x 64 outputs of a group. Windows are gathered into shared memory, 64 words of a row at
-/// a
-///           time, beside the weights; eight warps multiply 32 x 32 each by mma.sync (256 bits a step). A lane reads four neighbouring
-///           words, which are the operands of two steps: sums do not care for the order of bits.
+/// Mapping:  a warp per 16 * kRows output positions x 8 * kColumns outputs of a group, by mma.sync (256 bits a step). Nothing is staged: a
+///           lane reads its units of the windows where they lie in the image, neighbouring windows find them in the first-level cache, and
+///           the weights, which all warps read, too. One more column of ones counts the ones of the windows.
 /// Requires: compute capability 8.0.
-/// Bound:    memory, or the latency of the gathered loads.     Meaning: ops/binary.cc, bit for bit.
+/// Bound:    memory with many images, latency with one.     Meaning: ops/binary.cc, bit for bit.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -15,306 +14,302 @@
 namespace narrow::cuda {
 namespace {
 
-constexpr int kThreads = 256, kPositions = 128, kChunk = 64, kPitch = kChunk + 4;
-constexpr int kMostMasks = kConvMostTaps / 32, kSharedTaps = 25;
-
-/// `count` (at most 32) bits of a row from bit `begin` on.
-__device__ std::uint32_t bits_at(const std::uint8_t* row, std::int64_t begin, int count) {
-  const std::uint8_t* first = row + begin / 8;
-  const int shift = static_cast<int>(begin % 8), bytes = (shift + count + 7) / 8;
-  std::uint64_t window = 0;
-  for (int i = 0; i < bytes; ++i) window |= static_cast<std::uint64_t>(first[i]) << (8 * i);
-  const auto value = static_cast<std::uint32_t>(window >> shift);
-  return count < 32 ? value & ((1u << count) - 1u) : value;
-}
-
-__global__ void __launch_bounds__(kThreads)
-    spread_pixels(const std::uint8_t* from, std::int64_t pixels, std::int64_t row_bytes, BitConvShape s, std::uint32_t* to) {
-  const std::int64_t index = std::int64_t{blockIdx.x} * kThreads + threadIdx.x, pixel = index / (s.groups * s.tap_words());
-  if (pixel >= pixels) return;
-  const int word = static_cast<int>(index % (s.groups * s.tap_words())), group = word / s.tap_words(), part = word % s.tap_words() * 32;
-  to[index] = bits_at(from + pixel * row_bytes, std::int64_t{group} * s.channels + part, min(32, s.channels - part));
-}
-
-/// A thread per word of the padded weights.
-__global__ void __launch_bounds__(kThreads)
-    spread_weights(const std::uint8_t* from, std::int64_t row_bytes, BitConvShape s, std::uint32_t* to) {
-  const std::int64_t index = std::int64_t{blockIdx.x} * kThreads + threadIdx.x, row = index / s.words();
-  if (row >= std::int64_t{s.groups} * s.padded_outputs()) return;
-  const int word = static_cast<int>(index % s.words()), tap = word / s.tap_words(), part = word % s.tap_words() * 32;
-  const std::int64_t group = row / s.padded_outputs(), output = row % s.padded_outputs();
-  const bool real = output < s.outputs && tap < s.taps();
-  to[index] =
-      real ? bits_at(from + (group * s.outputs + output) * row_bytes, std::int64_t{tap} * s.channels + part, min(32, s.channels - part))
-           : 0u;
-}
-
-/// A thread per output.
-__global__ void __launch_bounds__(kThreads) conv_terms(const std::uint32_t* w, const float* scales, int scale_step, BitConvShape s,
-                                                       std::int32_t* offsets, std::int32_t* tap_sums, float* w_scales) {
-  const std::int64_t output = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (output >= std::int64_t{s.groups} * s.outputs) return;
-  const std::uint32_t* row = w + (output / s.outputs * s.padded_outputs() + output % s.outputs) * s.words();
-  int total = 0;
-  for (int tap = 0; tap < s.taps(); ++tap) {
-    int ones = 0;
-    for (int i = 0; i < s.tap_words(); ++i) ones += __popc(row[tap * s.tap_words() + i]);
-    tap_sums[output * s.taps() + tap] = s.channels - 2 * ones;
-    total += s.channels - 2 * ones;
-  }
-  offsets[output] = total;
-  w_scales[output] = scales[output * scale_step];
-}
-
-__device__ void multiply(int (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+constexpr int kWarps = 4;
 
 struct Words1 {
-  std::uint32_t v[1];
+  std::uint32_t v;
 };
 template <int kWords>
 using Words = std::conditional_t<kWords == 4, uint4, std::conditional_t<kWords == 2, uint2, Words1>>;
 
-template <class Vector>
-__device__ int ones_of(const Vector& vector) {
-  const auto* words = reinterpret_cast<const std::uint32_t*>(&vector);
-  int ones = 0;
-#pragma unroll
-  for (unsigned i = 0; i < sizeof(Vector) / 4; ++i) ones += __popc(words[i]);
-  return ones;
+template <int kWords>
+__device__ void load(std::uint32_t* to, const std::uint32_t* from) {
+  *reinterpret_cast<Words<kWords>*>(to) = *reinterpret_cast<const Words<kWords>*>(from);
 }
 
-/// Where a unit of words of a window comes from: the place of its tap, and its word in a pixel. Beyond the last tap the row is outside of
-/// any image.
-struct alignas(16) UnitPlace {
-  int row, column, word, unused;
-};
-constexpr int kNoRow = -(1 << 30);
+__device__ void multiply(int (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                         std::uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
 
-/// What the epilogue needs of an output.
-struct OutputTerms {
-  int offset;
-  float scale;
-  int threshold, sign;
+/// A window: its first row and column, which padding may put outside of the image, and the words from x's first on.
+struct Window {
+  int top, left;
+  std::int64_t origin;
+};
+constexpr int kNoRow = -(1 << 30);  ///< of windows beyond the last one: no tap is inside of the image
+
+__device__ bool is_inside(const BitConvShape& s, int row, int column) {
+  return static_cast<unsigned>(row) < static_cast<unsigned>(s.height) && static_cast<unsigned>(column) < static_cast<unsigned>(s.width);
+}
+
+/// A lane's operands of a step: of 2 * kRows windows and kColumns columns of weights.
+template <int kUnit, int kRows, int kColumns>
+struct Step {
+  static constexpr int kWords = kUnit == 4 ? 4 : 2, kUnits = kWords / kUnit;
+  alignas(16) std::uint32_t x[2 * kRows][kWords], w[kColumns][kWords];
+  unsigned outside;  ///< bit unit * 2 * kRows + window: the tap lies outside of the image
+
+  __device__ void read(const BitConvProblem& p, const Window (&windows)[2 * kRows], const std::int32_t* places,
+                       const std::uint32_t* weights) {
+    const BitConvShape& s = p.shape;
+    const int pixel_words = s.groups * s.tap_words();
+    outside = 0;
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) {
+      const int place = __ldg(places + unit * 4), row = place & 255, column = place >> 8 & 255;
+      const std::int64_t offset = std::int64_t{row} * (s.width * pixel_words) + column * pixel_words + (place >> 16);
+#pragma unroll
+      for (int i = 0; i < 2 * kRows; ++i) {
+#pragma unroll
+        for (int word = 0; word < kUnit; ++word) x[i][unit * kUnit + word] = 0;
+        if (place < 0) continue;
+        if (is_inside(s, windows[i].top + row, windows[i].left + column))
+          load<kUnit>(&x[i][unit * kUnit], p.x + windows[i].origin + offset);
+        else
+          outside |= 1u << (unit * 2 * kRows + i);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) load<kWords>(w[j], weights + j * 32 * kWords);
+  }
+
+  /// sums += popcount(x & w), ones += popcount(x). At the border: sums += 2 popcount(x & w) + popcount(w of the taps outside).
+  __device__ void multiply_into(int (&sums)[kRows][kColumns][4], int (&ones)[kRows][4], bool at_border) const {
+    const bool any_outside = at_border && __any_sync(~0u, outside != 0);
+#pragma unroll
+    for (int part = 0; part < kWords; part += 2)
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        const auto times_x = [&](int(&d)[4], std::uint32_t low, std::uint32_t high) {
+          multiply(d, x[2 * i][part], x[2 * i + 1][part], x[2 * i][part + 1], x[2 * i + 1][part + 1], low, high);
+        };
+        times_x(ones[i], ~0u, ~0u);
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j) times_x(sums[i][j], w[j][part], w[j][part + 1]);
+        if (at_border) {
+#pragma unroll
+          for (int j = 0; j < kColumns; ++j) times_x(sums[i][j], w[j][part], w[j][part + 1]);
+        }
+        if (any_outside) {
+          const auto mask = [&](int word, int window) { return 0u - (outside >> (word / kUnit * 2 * kRows + window) & 1u); };
+          const std::uint32_t m0 = mask(part, 2 * i), m1 = mask(part, 2 * i + 1), m2 = mask(part + 1, 2 * i),
+                              m3 = mask(part + 1, 2 * i + 1);
+#pragma unroll
+          for (int j = 0; j < kColumns; ++j) multiply(sums[i][j], m0, m1, m2, m3, w[j][part], w[j][part + 1]);
+        }
+      }
+  }
 };
 
-struct Shared {
-  std::uint32_t x[kPositions][kPitch], w[kConvOutputs][kPitch];
-  int ones[2][kPositions];
-  std::uint32_t outside[kPositions][kMostMasks];  ///< a bit per tap
-  bool border[kPositions];                        ///< whether any bit is set
-  OutputTerms terms[kConvOutputs];
-  int tap_sums[kSharedTaps][kConvOutputs];  ///< of kernels with at most so many taps
-  UnitPlace units[kChunk];
+/// float(sum) exactly: fewer than 2^22 added to the bits of 1.5 * 2^23 give the float that is that much larger.
+__device__ float to_float(int sum) { return __fadd_rn(__int_as_float(0x4B400000 + sum), -12582912.0f); }
+
+template <class T>
+struct Result {  ///< of one value: fp32, or the int32 sum
+  static constexpr int kPerWord = 1;
+  __device__ static std::uint32_t word(const int* sums, const float* scales) {
+    return std::is_same_v<T, int> ? static_cast<std::uint32_t>(*sums) : __float_as_uint(__fmul_rn(to_float(*sums), *scales));
+  }
+};
+template <>
+struct Result<__half> {
+  static constexpr int kPerWord = 2;
+  __device__ static std::uint32_t word(const int* sums, const float* scales) {
+    const auto value = [&](int i) { return fminf(fmaxf(__fmul_rn(to_float(sums[i]), scales[i]), -65504.0f), 65504.0f); };
+    const __half2 two = __floats2half2_rn(value(0), value(1));
+    return reinterpret_cast<const std::uint32_t&>(two);
+  }
+};
+template <>
+struct Result<__nv_bfloat16> {
+  static constexpr int kPerWord = 2;
+  __device__ static std::uint32_t word(const int* sums, const float* scales) {
+    const __nv_bfloat162 two = __floats2bfloat162_rn(__fmul_rn(to_float(sums[0]), scales[0]), __fmul_rn(to_float(sums[1]), scales[1]));
+    return reinterpret_cast<const std::uint32_t&>(two);
+  }
 };
 
-/// Results of two neighbouring outputs of a position; `second` says whether the second one exists.
-__device__ void store_two(const BitConvProblem& p, int sum0, int sum1, std::int64_t at, float scale0, float scale1, bool second) {
-  const float v0 = __fmul_rn(__int2float_rn(sum0), scale0), v1 = __fmul_rn(__int2float_rn(sum1), scale1);
-  const auto put = [&](auto* y, auto a, auto b) {
-    y[at] = a;
-    if (second) y[at + 1] = b;
+constexpr int kFinished = 8;  ///< results that are finished together: a byte of one-bit ones
+
+template <class T>
+__device__ void load_eight(T (&to)[kFinished], const T* from) {
+  const int4 low = __ldg(reinterpret_cast<const int4*>(from)), high = __ldg(reinterpret_cast<const int4*>(from) + 1);
+  const int bits[kFinished] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+  for (int i = 0; i < kFinished; ++i) to[i] = reinterpret_cast<const T&>(bits[i]);
+}
+
+/// What makes results of the sums of eight neighbouring outputs, which lack the outputs' offsets.
+struct Finish {
+  int group, output, real;  ///< the first output, and how many there are from it on
+  int terms[kFinished];     ///< added to the sums; of one-bit results what sign * sum must reach
+  union {
+    float scales[kFinished];
+    int signs[kFinished];
   };
-  switch (p.out) {
-    case DType::kI32:
-      put(static_cast<int*>(p.y), sum0, sum1);
-      break;
-    case DType::kF32:
-      put(static_cast<float*>(p.y), v0, v1);
-      break;
-    case DType::kF16: {
-      const auto half = [](float v) { return __float2half_rn(fminf(fmaxf(v, -65504.0f), 65504.0f)); };
-      if (second && at % 2 == 0)
-        *reinterpret_cast<__half2*>(static_cast<__half*>(p.y) + at) = __halves2half2(half(v0), half(v1));
-      else
-        put(static_cast<__half*>(p.y), half(v0), half(v1));
-      break;
+
+  __device__ Finish(const BitConvProblem& p, int of_group, int first_output, int outputs_left)
+      : group(of_group), output(first_output), real(outputs_left) {
+    const std::int64_t padded = std::int64_t{group} * p.shape.padded_outputs() + output;
+    const std::int64_t index = std::int64_t{group} * p.shape.outputs + output;
+    const bool one_bit = p.bits != nullptr;
+    const float x_scale = *p.x_scale;
+    load_eight(terms, p.w.offsets + padded);
+    if (!one_bit) load_eight(scales, p.w.scales + padded);
+#pragma unroll
+    for (int i = 0; i < kFinished; ++i) {
+      if (!one_bit) {
+        scales[i] = __fmul_rn(x_scale, scales[i]);
+      } else if (i < real) {
+        signs[i] = __ldg(p.signs + index + i);
+        terms[i] = __ldg(p.thresholds + index + i) - signs[i] * terms[i];
+      }
     }
-    default:
-      put(static_cast<__nv_bfloat16*>(p.y), __float2bfloat16_rn(v0), __float2bfloat16_rn(v1));
+  }
+
+  __device__ void store(const BitConvProblem& p, int (&sums)[kFinished], int position) const {
+    const BitConvShape& s = p.shape;
+    const std::int64_t index = std::int64_t{group} * s.outputs + output;
+    if (p.bits != nullptr) {
+      std::uint32_t codes = 0;
+#pragma unroll
+      for (int i = 0; i < kFinished; ++i)
+        if (i < real && signs[i] * sums[i] >= terms[i]) codes |= 1u << i;
+      p.bits[std::int64_t{position} * p.bit_pitch + index / 8] = static_cast<std::uint8_t>(codes);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kFinished; ++i) sums[i] += terms[i];
+    const std::int64_t at = std::int64_t{position} * (s.groups * s.outputs) + index;
+    switch (p.out) {
+      case DType::kI32:
+        return put(static_cast<int*>(p.y) + at, sums);
+      case DType::kF32:
+        return put(static_cast<float*>(p.y) + at, sums);
+      case DType::kF16:
+        return put(static_cast<__half*>(p.y) + at, sums);
+      default:
+        return put(static_cast<__nv_bfloat16*>(p.y) + at, sums);
+    }
+  }
+
+ private:
+  template <class T>
+  __device__ void put(T* y, const int (&sums)[kFinished]) const {
+    constexpr int kPerWord = Result<T>::kPerWord, kWords = kFinished / kPerWord;
+    alignas(16) std::uint32_t words[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = Result<T>::word(sums + i * kPerWord, scales + i * kPerWord);
+    if (real >= kFinished && reinterpret_cast<std::uintptr_t>(y) % 16 == 0) {
+#pragma unroll
+      for (int i = 0; i < kWords / 4; ++i) reinterpret_cast<uint4*>(y)[i] = reinterpret_cast<const uint4*>(words)[i];
+    } else {
+#pragma unroll
+      for (int i = 0; i < kFinished; ++i)
+        if (i < real) y[i] = reinterpret_cast<const T*>(words)[i];
+    }
+  }
+};
+
+/// kDepth - 1 steps are read ahead; kBlocks thread blocks share a multiprocessor.
+template <int kUnit, int kRows, int kColumns, int kDepth, int kBlocks>
+__global__ void __launch_bounds__(32 * kWarps, kBlocks) convolve(const BitConvProblem p) {
+  wait_for_previous_kernel();
+  using Operands = Step<kUnit, kRows, kColumns>;
+  constexpr int kWindows = 2 * kRows, kParts = kConvColumns / kColumns;
+  const BitConvShape& s = p.shape;
+  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane / 4, in_quad = lane % 4, block = static_cast<int>(blockIdx.x);
+  const int of_outputs = s.groups * s.output_tiles() * kParts, of_positions = block / of_outputs, piece = block - of_positions * of_outputs,
+            part = piece % kParts, tile = piece / kParts % s.output_tiles(), group = piece / kParts / s.output_tiles();
+  const int positions = static_cast<int>(s.positions()),
+            first = (of_positions * kWarps + static_cast<int>(threadIdx.x) / 32) * (16 * kRows) + quad;
+
+  Window windows[kWindows];
+  int terms[kWindows];  // of taps outside; the rest follows
+  bool at_border = false;
+  {
+    const int per_image = s.out_height * s.out_width;
+    int image = first / per_image, row = (first - image * per_image) / s.out_width, column = first - image * per_image - row * s.out_width;
+#pragma unroll
+    for (int i = 0; i < kWindows; ++i) {
+      const int top = row * s.stride_h - s.pad_h, left = column * s.stride_w - s.pad_w;
+      const int inside = max(0, min(top + s.kernel_h, s.height) - max(top, 0)) * max(0, min(left + s.kernel_w, s.width) - max(left, 0));
+      const bool exists = first + 8 * i < positions;
+      windows[i] = {exists ? top : kNoRow, left,
+                    ((std::int64_t{image} * s.height + top) * s.width + left) * (s.groups * s.tap_words()) + group * s.tap_words()};
+      terms[i] = s.channels * (inside - s.taps());
+      at_border |= exists && inside != s.taps();
+      for (column += 8; column >= s.out_width; column -= s.out_width)
+        if (++row == s.out_height) row = 0, ++image;
+    }
+    at_border = __any_sync(~0u, at_border);
+  }
+
+  int sums[kRows][kColumns][4] = {}, ones[kRows][4] = {};
+  const int steps = s.steps();
+  const std::uint32_t* weights =
+      p.w.codes +
+      ((((std::int64_t{group} * s.output_tiles() + tile) * steps) * kConvColumns + part * kColumns) * 32 + lane) * Operands::kWords;
+  Operands operands[kDepth];
+  const auto read = [&](Operands& to, int step) {
+    to.read(p, windows, p.w.places + step * 4 * Operands::kUnits + in_quad,
+            weights + std::int64_t{step} * (kConvColumns * 32 * Operands::kWords));
+  };
+#pragma unroll
+  for (int i = 0; i < kDepth - 1; ++i)
+    if (i < steps) read(operands[i], i);
+  for (int begin = 0; begin < steps; begin += kDepth)
+#pragma unroll
+    for (int i = 0; i < kDepth; ++i) {
+      if (begin + i >= steps) break;
+      if (begin + i + kDepth - 1 < steps) read(operands[(i + kDepth - 1) % kDepth], begin + i + kDepth - 1);
+      operands[i].multiply_into(sums, ones, at_border);
+    }
+
+  const int factor = at_border ? 2 : 4;
+#pragma unroll
+  for (int i = 0; i < kWindows; ++i) terms[i] -= 2 * ones[i / 2][i % 2 * 2];
+#pragma unroll
+  for (int column = 0; column < kColumns; column += 4) {  // eight outputs of the lane, which are neighbours
+    const int output = tile * kConvOutputs + conv_output(part * kColumns + column, 2 * in_quad), real = s.outputs - output;
+    if (real <= 0) break;
+    const Finish finish(p, group, output, real);
+#pragma unroll
+    for (int i = 0; i < kWindows; ++i) {
+      if (first + 8 * i >= positions) break;
+      int of_window[kFinished];
+#pragma unroll
+      for (int r = 0; r < kFinished; ++r) of_window[r] = factor * sums[i / 2][column + r / 2][i % 2 * 2 + r % 2] + terms[i];
+      finish.store(p, of_window, first + 8 * i);
+    }
   }
 }
 
-/// kUnit words of a tap are copied at a time.
+template <int kUnit, int kRows, int kColumns, int kDepth, int kBlocks>
+int launch(const BitConvProblem& problem, Stream stream) {
+  const BitConvShape& s = problem.shape;
+  constexpr int kPositions = 16 * kRows * kWarps;
+  const std::int64_t blocks = (s.positions() + kPositions - 1) / kPositions * s.groups * s.output_tiles() * (kConvColumns / kColumns);
+  return launch_overlapped(convolve<kUnit, kRows, kColumns, kDepth, kBlocks>, blocks, 32 * kWarps, stream, problem);
+}
+
+/// Large pieces where there are enough of them for every multiprocessor, else small ones that look further ahead.
 template <int kUnit>
-__global__ void __launch_bounds__(kThreads) convolve(const BitConvProblem p) {
-  extern __shared__ __align__(16) std::byte memory[];
-  Shared& shared = *reinterpret_cast<Shared*>(memory);
-  const BitConvShape& s = p.shape;
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int output_tiles = s.padded_outputs() / kConvOutputs;
-  const int tile = static_cast<int>(blockIdx.x) % (output_tiles * s.groups), group = tile / output_tiles,
-            first_output = tile % output_tiles * kConvOutputs;
-  const std::int64_t first = std::int64_t{blockIdx.x} / (output_tiles * s.groups) * kPositions, positions = s.positions();
-
-  // This thread's position of the gathering.
-  const int mine = thread % kPositions, half = thread / kPositions;
-  const std::int64_t position = first + mine;
-  const bool exists = position < positions;
-  const int image_number = static_cast<int>(position) / (s.out_height * s.out_width),
-            in_image = static_cast<int>(position) - image_number * s.out_height * s.out_width;
-  const int out_row = in_image / s.out_width, top = out_row * s.stride_h - s.pad_h,
-            left = (in_image - out_row * s.out_width) * s.stride_w - s.pad_w;
-  const int tap_words = s.tap_words(), pixel_words = s.groups * tap_words, taps = s.taps();
-  const std::uint32_t* image = p.x + (std::int64_t{image_number} * s.height * s.width * pixel_words + std::int64_t{group} * tap_words);
-  const auto inside = [&](int row, int column) { return exists && row >= 0 && row < s.height && column >= 0 && column < s.width; };
-  if (half == 0) {
-    const bool whole = exists && top >= 0 && left >= 0 && top + s.kernel_h <= s.height && left + s.kernel_w <= s.width;
-    shared.border[mine] = !whole;
-    std::uint32_t mask = 0;
-    for (int tap = 0, row = top, column = left; !whole && tap < taps; ++tap, ++column) {
-      if (column == left + s.kernel_w) column = left, ++row;
-      if (!inside(row, column)) mask |= 1u << (tap % 32);
-      if (tap % 32 == 31 || tap == taps - 1) shared.outside[mine][tap / 32] = mask, mask = 0;
-    }
-  }
-
-  const int real_outputs = min(kConvOutputs, s.outputs - first_output);
-  const std::int64_t first_index = std::int64_t{group} * s.outputs + first_output;
-  if (thread < real_outputs) {
-    const std::int64_t index = first_index + thread;
-    const bool one_bit = p.bits != nullptr, scaled = !one_bit && p.out != DType::kI32;
-    shared.terms[thread] = {p.offsets[index], scaled ? __fmul_rn(*p.x_scale, p.w_scales[index]) : 1.0f, one_bit ? p.thresholds[index] : 0,
-                            one_bit ? p.signs[index] : 0};
-  }
-  if (taps <= kSharedTaps)
-    for (int i = thread; i < real_outputs * taps; i += kThreads) shared.tap_sums[i % taps][i / taps] = p.tap_sums[first_index * taps + i];
-
-  int ones = 0;
-  int sums[2][4][4] = {};
-  const int warp_row = warp % 4 * 32, warp_column = warp / 4 * 32, units_of_tap = tap_words / kUnit;
-  const std::uint32_t* weights = p.w + (std::int64_t{group} * s.padded_outputs() + first_output) * s.words();
-  for (int begin = 0; begin < s.words(); begin += kChunk) {
-    const int count = min(kChunk, s.words() - begin);
-    __syncthreads();
-    if (thread < count / kUnit) {
-      const int at = begin / kUnit + thread, tap = at / units_of_tap;
-      shared.units[thread] = {tap < taps ? tap / s.kernel_w : kNoRow, tap % s.kernel_w, (at - tap * units_of_tap) * kUnit, 0};
-    }
-    __syncthreads();
-    constexpr int kBatch = kUnit == 4 ? 8 : 16;  // loads of a thread in flight
-    for (int batch = half; batch < count / kUnit; batch += 2 * kBatch) {
-      Words<kUnit> words[kBatch];
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        words[i] = {};
-        if (batch + 2 * i >= count / kUnit) continue;
-        const UnitPlace unit = shared.units[batch + 2 * i];
-        const int row = top + unit.row, column = left + unit.column;
-        if (inside(row, column))
-          words[i] = *reinterpret_cast<const Words<kUnit>*>(image + (std::int64_t{row} * s.width + column) * pixel_words + unit.word);
-      }
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        if (batch + 2 * i >= count / kUnit) continue;
-        ones += ones_of(words[i]);
-        *reinterpret_cast<Words<kUnit>*>(&shared.x[mine][(batch + 2 * i) * kUnit]) = words[i];
-      }
-    }
-    for (int i = thread; i < kConvOutputs * count / 4; i += kThreads) {
-      const int row = i / (count / 4), word = i % (count / 4) * 4;
-      *reinterpret_cast<uint4*>(&shared.w[row][word]) =
-          __ldg(reinterpret_cast<const uint4*>(weights + std::int64_t{row} * s.words() + begin + word));
-    }
-    __syncthreads();
-#pragma unroll 1
-    for (int word = 0; word < count; word += kConvWords) {
-      uint4 a[2][2], b[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        a[i / 2][i % 2] = *reinterpret_cast<const uint4*>(&shared.x[warp_row + i / 2 * 16 + i % 2 * 8 + lane / 4][word + lane % 4 * 4]);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) b[i] = *reinterpret_cast<const uint4*>(&shared.w[warp_column + i * 8 + lane / 4][word + lane % 4 * 4]);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const std::uint32_t low[4] = {a[i][0].x, a[i][1].x, a[i][0].y, a[i][1].y}, high[4] = {a[i][0].z, a[i][1].z, a[i][0].w, a[i][1].w};
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          multiply(sums[i][j], low, b[j].x, b[j].y);
-          multiply(sums[i][j], high, b[j].z, b[j].w);
-        }
-      }
-    }
-  }
-  shared.ones[half][mine] = ones;
-  __syncthreads();
-
-  const int all_outputs = s.groups * s.outputs;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int row = warp_row + i / 2 * 16 + i % 2 * 8 + lane / 4;
-    if (first + row >= positions) continue;  // the same for the four lanes of a row
-    const int of_row = -2 * (shared.ones[0][row] + shared.ones[1][row]);
-    int of_tap[8] = {};  // of outside taps
-    if (shared.border[row])
-      for (int first_tap = 0; first_tap < taps; first_tap += 32)
-        for (std::uint32_t mask = shared.outside[row][first_tap / 32]; mask != 0; mask &= mask - 1) {
-          const int tap = first_tap + __ffs(static_cast<int>(mask)) - 1;
-#pragma unroll
-          for (int j = 0; j < 8; ++j) {
-            const int column = min(warp_column + j / 2 * 8 + lane % 4 * 2 + j % 2, real_outputs - 1);
-            of_tap[j] += taps <= kSharedTaps ? shared.tap_sums[tap][column] : __ldg(p.tap_sums + (first_index + column) * taps + tap);
-          }
-        }
-    std::uint32_t codes = 0;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int column = warp_column + j * 8 + lane % 4 * 2;
-      int pair[2] = {};
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        if (column + c >= real_outputs) continue;
-        const OutputTerms& terms = shared.terms[column + c];
-        pair[c] = 4 * sums[i / 2][j][i % 2 * 2 + c] + of_row + terms.offset - of_tap[j * 2 + c];
-        if (p.bits != nullptr && terms.sign * pair[c] >= terms.threshold) codes |= 1u << (j * 8 + lane % 4 * 2 + c);
-      }
-      if (p.bits == nullptr && column < real_outputs) {
-        const bool second = column + 1 < real_outputs;
-        store_two(p, pair[0], pair[1], (first + row) * all_outputs + first_index + column, shared.terms[column].scale,
-                  second ? shared.terms[column + 1].scale : 1.0f, second);
-      }
-    }
-    if (p.bits != nullptr) {  // the 32 outputs of the warp are four bytes of the position's row
-      const unsigned quad = 0xFu << (lane / 4 * 4);
-      codes |= __shfl_xor_sync(quad, codes, 1);
-      codes |= __shfl_xor_sync(quad, codes, 2);
-      const int byte = lane % 4, column = warp_column + byte * 8;
-      if (column < real_outputs)
-        p.bits[(first + row) * p.bit_pitch + (first_index + column) / 8] = static_cast<std::uint8_t>(codes >> (8 * byte));
-    }
-  }
+int launch_for(const BitConvProblem& problem, Stream stream) {
+  const BitConvShape& s = problem.shape;
+  const std::int64_t large = (s.positions() + 32 * kWarps - 1) / (32 * kWarps) * s.groups * s.output_tiles();
+  if (large < 2 * multiprocessors()) return launch<kUnit, 1, 4, (kUnit == 4 ? 3 : 4), 4>(problem, stream);
+  return launch<kUnit, (kUnit == 4 ? 2 : 1), 8, 1, (kUnit == 4 ? 3 : 5)>(problem, stream);
 }
 
 }  // namespace
 
 int launch_bit_conv(const BitConvProblem& problem, Stream stream) {
-  const BitConvShape& s = problem.shape;
-  const auto kernel = s.tap_words() % 4 == 0 ? convolve<4> : (s.tap_words() % 2 == 0 ? convolve<2> : convolve<1>);
-  if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared))) return error;
-  const std::int64_t blocks = (s.positions() + kPositions - 1) / kPositions * s.groups * (s.padded_outputs() / kConvOutputs);
-  if (blocks <= 0) return cudaSuccess;
-  if (blocks > 0x7FFFFFFF) return cudaErrorInvalidConfiguration;
-  kernel<<<static_cast<unsigned>(blocks), kThreads, sizeof(Shared), stream>>>(problem);
-  return cudaGetLastError();
-}
-
-int launch_spread_pixels(const std::uint8_t* from, std::int64_t pixels, std::int64_t row_bytes, const BitConvShape& shape,
-                         std::uint32_t* to, Stream stream) {
-  const std::int64_t words = pixels * shape.groups * shape.tap_words();
-  return launch_kernel(spread_pixels, (words + kThreads - 1) / kThreads, kThreads, stream, from, pixels, row_bytes, shape, to);
-}
-
-int launch_spread_conv_weights(const std::uint8_t* from, std::int64_t row_bytes, const float* scales, int scale_step,
-                               const BitConvShape& shape, std::uint32_t* w, std::int32_t* offsets, std::int32_t* tap_sums, float* w_scales,
-                               Stream stream) {
-  const std::int64_t words = std::int64_t{shape.groups} * shape.padded_outputs() * shape.words();
-  if (const int error = launch_kernel(spread_weights, (words + kThreads - 1) / kThreads, kThreads, stream, from, row_bytes, shape, w))
-    return error;
-  return launch_kernel(conv_terms, (std::int64_t{shape.groups} * shape.outputs + kThreads - 1) / kThreads, kThreads, stream, w, scales,
-                       scale_step, shape, offsets, tap_sums, w_scales);
+  const int unit = problem.shape.unit_words();
+  return unit == 4 ? launch_for<4>(problem, stream) : (unit == 2 ? launch_for<2>(problem, stream) : launch_for<1>(problem, stream));
 }
 
 }  // namespace narrow::cuda
