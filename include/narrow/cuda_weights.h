@@ -2,7 +2,7 @@
 /// Products of fp16 or bf16 activations with weights in any scheme, on CUDA devices:
 ///   y[m, n] = convert(activate(sum_k x[m, k] * w[n, k] + bias[n]) * multiplier[m, n] + residual[m, n]),
 /// w standing for the exactly dequantized values. Sums are fp32, in one fixed order. Nothing here waits but prepare_weight, where
-/// scales change along k; all other calls on existing memory can be captured into a graph.
+/// scales change along k and its stream is not captured; all calls can be captured into a graph, those on existing memory and prepare_weight.
 
 #include <cstdint>
 #include <optional>
@@ -27,7 +27,8 @@ struct DeviceWeight {
   Buffer zero_points;        ///< canonical
   Buffer outer_scale;        ///< one fp32, of schemes that have one
   /// Prepared: whether a row's scales along k are so near to each other that products of many rows may multiply them into 16-bit values
-  /// (powers of two: exactly), or sum in units of one of them; else slower kernels take the product.
+  /// (powers of two: exactly), or sum in units of one of them; else slower kernels take the product. False of weights whose preparation was
+  /// captured, unless their scales do not change along k.
   bool is_steady = true;
 
   Device device() const { return is_prepared ? chunks.device() : codes.device(); }

@@ -27,6 +27,9 @@ OwnedStream::~OwnedStream() = default;
 void synchronize(Stream) { refuse(); }
 void copy_bytes(void*, const void*, std::size_t, Stream) { refuse(); }
 void set_bytes(void*, int, std::size_t, Stream) { refuse(); }
+bool is_capturing(Stream) { refuse(); }
+RelaxedCapture::RelaxedCapture() { refuse(); }
+RelaxedCapture::~RelaxedCapture() = default;
 DeviceMemory device_memory(int) { refuse(); }
 Graph::Graph(Stream, const std::function<void()>&) { refuse(); }
 Graph::~Graph() = default;

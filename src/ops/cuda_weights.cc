@@ -1,5 +1,5 @@
-/// Products with weights in any scheme on a CUDA device: validate -> plan -> launch. Nothing here waits but prepare_weight, which alone
-/// allocates.
+/// Products with weights in any scheme on a CUDA device: validate -> plan -> launch. Nothing here waits but prepare_weight outside of
+/// captures, which alone allocates.
 
 #include "ops/cuda_weights.h"
 
@@ -147,7 +147,10 @@ DeviceWeight prepare_weight(const DeviceQuantized& q, Stream stream) {
   const std::size_t rows = static_cast<std::size_t>(layout->row_chunks) * kChunkRows;
   w.factors = Buffer::allocate((2 * rows + 1) * sizeof(float), q.device());
   check(launch_prepare_weight(view, w.chunks.as<std::uint8_t>(), w.factors.as<float>(), stream), "prepare_weight");
-  if (layout->scale != ChunkScale::kNone) {
+  // Steadiness is known when the kernels have run, which those of a capture have not: its products take the rows that need none.
+  if (layout->scale != ChunkScale::kNone && is_capturing(stream)) {
+    w.is_steady = false;
+  } else if (layout->scale != ChunkScale::kNone) {
     std::uint32_t unsteady = 0;
     copy_bytes(&unsteady, w.factors.as<float>() + 2 * rows, sizeof unsteady, stream);
     synchronize(stream);

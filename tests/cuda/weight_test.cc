@@ -340,6 +340,31 @@ TEST_F(WeightTest, RepeatsBitForBit) {
     }
 }
 
+/// A weight that is prepared inside a capture: replays prepare it from what is there then, and multiply.
+TEST_F(WeightTest, PreparedInsideACapture) {
+  for (const char* scheme : {"int4:block128", "mxfp4", "nvfp4", "msfp12", "fp6_e3m2:row", "fp16"})
+    for (const std::int64_t m : {3, 70, 300}) {
+      Case c;
+      c.q = random_weight(scheme, 200, 640);
+      c.x = values(DType::kF16, {m, 640});
+      const Tensor y = Tensor::empty(DType::kF32, {m, 200}, kDevice);
+      synchronize(*stream_);
+      const Graph graph(*stream_, [&] {
+        c.w = prepare_weight(c.q, *stream_);
+        matmul(c.x, c.w, y, *stream_);
+      });
+      EXPECT_EQ(c.w.is_steady, !c.q.scheme.has_scales() || c.q.scheme.granularity == Granularity::row()) << scheme;
+      for (int i = 0; i < 2; ++i) {
+        set_bytes(y.data(), 0xFF, y.byte_size(), *stream_);
+        graph.launch(*stream_);
+        const WeightErrors errors = compare_with_oracle(weight_problem(c.x, c.w, y, {}), canonical_view(c.q), *stream_);
+        EXPECT_EQ(errors.outside, 0u) << scheme << " " << m;
+      }
+      c.out = DType::kF32;
+      ASSERT_NO_FATAL_FAILURE(expect_right(c, describe(c)));  // outside, now that a replay has prepared it
+    }
+}
+
 TEST_F(WeightTest, RefusesWhatItCannotDoInOneSentence) {
   const DeviceWeight w = prepare_weight(random_weight("int4:block128", 24, 64), *stream_);
   const Tensor x = values(DType::kF16, {8, 64}), y = Tensor::empty(DType::kF16, {8, 24}, kDevice);

@@ -225,6 +225,19 @@ def test_a_graph_replays_a_quantized_model():
             assert torch.equal(y, model(x))
 
 
+def test_a_graph_may_hold_the_first_call_of_a_layer():
+    for config in ("fp6_e3m2:row", "int4:block128", "mxfp4"):
+        model = nt.quantize_(nn.Sequential(nn.Linear(256, 256), nn.SiLU(), nn.Linear(256, 256)).half().cuda(), config)
+        x = torch.randn(80, 256, device="cuda", dtype=torch.float16)
+        with torch.inference_mode():
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                y = model(x)
+            x.copy_(torch.randn_like(x))
+            graph.replay()
+            assert torch.equal(y, model(x))
+
+
 def test_compiled_with_inductor():
     model = nt.quantize_(nn.Sequential(nn.Linear(128, 256), nn.SiLU(), nn.Linear(256, 64)).half().cuda(), "fp6_e3m2:row")
     x = torch.randn(8, 128, device="cuda", dtype=torch.float16)

@@ -79,6 +79,22 @@ void set_bytes(void* data, int value, std::size_t size, Stream stream) {
   if (size > 0) check(cudaMemsetAsync(data, value, size, stream), "cudaMemsetAsync");
 }
 
+bool is_capturing(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+RelaxedCapture::RelaxedCapture() {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  previous_ = mode;
+}
+RelaxedCapture::~RelaxedCapture() {
+  cudaStreamCaptureMode mode = static_cast<cudaStreamCaptureMode>(previous_);
+  cudaThreadExchangeStreamCaptureMode(&mode);
+}
+
 DeviceMemory device_memory(int index) {
   const DeviceGuard guard(index);
   std::size_t free = 0, total = 0;
@@ -144,9 +160,9 @@ Scratch::~Scratch() {
 }  // namespace narrow::cuda
 
 namespace narrow {
-
 std::shared_ptr<void> allocate_cuda_memory(std::size_t size, int index) {
   const cuda::DeviceGuard guard(index);
+  const cuda::RelaxedCapture relaxed;
   void* data = nullptr;
   const cudaError_t error = cudaMalloc(&data, size == 0 ? 1 : size);
   if (error == cudaErrorMemoryAllocation) {
@@ -154,7 +170,10 @@ std::shared_ptr<void> allocate_cuda_memory(std::size_t size, int index) {
     throw InvalidArgument(fmt::format("cannot allocate {} bytes on CUDA device {}", size, index));
   }
   cuda::check(error, "cudaMalloc");
-  return {data, [](void* memory) { cudaFree(memory); }};
+  return {data, [](void* memory) {
+            const cuda::RelaxedCapture while_freeing;
+            cudaFree(memory);
+          }};
 }
 
 }  // namespace narrow

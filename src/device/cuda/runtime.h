@@ -34,6 +34,21 @@ Versions versions() noexcept;
 void copy_bytes(void* to, const void* from, std::size_t size, Stream stream);
 void set_bytes(void* data, int value, std::size_t size, Stream stream);
 
+/// Whether what is enqueued on the stream is recorded into a graph, and not run.
+bool is_capturing(Stream stream);
+
+/// While it lives, this thread may allocate and load code although it records a stream: such calls act at once and are not recorded.
+class RelaxedCapture {
+ public:
+  RelaxedCapture();
+  ~RelaxedCapture();
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  [[maybe_unused]] int previous_ = 0;
+};
+
 /// Bytes of a device's memory, and of those the ones that are taken, by whomever.
 struct DeviceMemory {
   std::size_t total = 0, used = 0;

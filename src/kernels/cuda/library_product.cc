@@ -12,6 +12,8 @@
 #include <mutex>
 #include <optional>
 
+#include "device/cuda/runtime.h"
+
 namespace narrow::cuda {
 namespace {
 
@@ -69,18 +71,6 @@ const Library& library() {
   static const Library one;
   return one;
 }
-
-/// The library may allocate and load code when it is first used, which a capture of this thread would forbid.
-class Relaxed {
- public:
-  Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  Relaxed(const Relaxed&) = delete;
-  Relaxed& operator=(const Relaxed&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
 
 int type_of(DType type) {
   return type == DType::kI32 ? kReal32I : (type == DType::kF32 ? kReal32F : (type == DType::kF16 ? kReal16F : kReal16Bf));
@@ -193,7 +183,7 @@ std::string_view library_refuses(const ByteProblem& p) {
 
 bool library_takes(const ByteProblem& p) {
   if (!library_refuses(p).empty()) return false;
-  const Relaxed relaxed;
+  const RelaxedCapture relaxed;  // the library may allocate and load code when it is first used
   const Call call(p);
   return call.good && choose(p, call).algorithm.has_value();
 }
@@ -209,7 +199,7 @@ double estimate_library_product(const ByteProblem& p) {
 }
 
 int launch_library_product(const ByteProblem& p, Stream stream) {
-  const Relaxed relaxed;
+  const RelaxedCapture relaxed;
   const Call call(p);
   if (!call.good) return cudaErrorNotSupported;
   const Choice choice = choose(p, call);

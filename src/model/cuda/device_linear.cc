@@ -135,7 +135,11 @@ InputScratch InputScratch::allocate(std::int64_t rows, std::int64_t widest, Devi
   scratch.codes = Buffer::allocate(values, device);
   scratch.scales =
       Buffer::allocate(static_cast<std::size_t>(cuda::padded_scale_rows(rows) * ((widest + 127) / 128)) * sizeof(float), device);
-  scratch.workspace = Buffer::allocate(values * 2, device);
+  // What the widest weight that a layer may have asks for.
+  cuda::DeviceWeight weight;
+  weight.k = widest;
+  weight.is_prepared = true;
+  scratch.workspace = Buffer::allocate(cuda::weight_matmul_workspace(rows, weight), device);
   return scratch;
 }
 
