@@ -126,9 +126,9 @@ void bench_ceiling(cuda::Stream stream) {
   int blocks = 0;
   require(cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
   const Buffer out = Buffer::allocate(4, kDevice);
-  bench::TimedGraph timed(
-      stream, [&](std::size_t) { instruction_rate<<<static_cast<unsigned>(blocks), 256, 64 * 1024, stream>>>(out.as<int>()); }, 1);
-  report("instruction alone, m64n256k256", "registers", bench::one_by_one({&timed})[0],
+  const bench::Contender contender{
+      "", [&](std::size_t) { instruction_rate<<<static_cast<unsigned>(blocks), 256, 64 * 1024, stream>>>(out.as<int>()); }, 1};
+  report("instruction alone, m64n256k256", "registers", bench::one_by_one(stream, {contender})[0],
          2.0 * blocks * 2 * kCeilingSteps * 64.0 * 256.0 * 256.0);
 }
 
@@ -146,11 +146,9 @@ void bench_cube(const Cube& cube, Pass pass, const std::string& kernels, cuda::S
     y16.push_back(Tensor::empty(DType::kF16, {cube.m, cube.n}, kDevice));
     if (i < 2) y32.push_back(Tensor::empty(DType::kI32, {cube.m, cube.n}, kDevice));
   }
-  std::vector<std::unique_ptr<bench::TimedGraph>> graphs;
-  std::vector<std::string> names;
+  std::vector<bench::Contender> contenders;
   const auto add = [&](const std::string& name, const std::function<void(std::size_t)>& call, std::size_t sets) {
-    graphs.push_back(std::make_unique<bench::TimedGraph>(stream, call, sets));
-    names.push_back(name);
+    contenders.push_back({name, call, sets});
   };
   if (pass != Pass::kPeerAlone) {
     add(
@@ -176,14 +174,11 @@ void bench_cube(const Cube& cube, Pass pass, const std::string& kernels, cuda::S
           "cuBLASLt int8 -> int32, algorithm " + std::to_string(a),
           [&, a](std::size_t i) { peer.run(product, a, x8.data(), w8.data(), y32[i].data(), stream); }, 2);
   }
-  std::vector<bench::TimedGraph*> timed;
-  for (const auto& graph : graphs) timed.push_back(graph.get());
   const bool alone = pass != Pass::kInTurns;
-  const std::vector<double> medians = alone ? bench::one_by_one(timed) : bench::in_long_turns(timed, rounds);
-  for (std::size_t i = 0; i < names.size(); ++i)
-    report(names[i] + (alone ? ", alone" : ", in turns"), cube.text(), medians[i], cube.operations());
-  if (pass == Pass::kAlone) return;
   const char* const ending = alone ? ", alone" : ", in turns";
+  const std::vector<double> medians = alone ? bench::one_by_one(stream, contenders) : bench::in_long_turns(stream, contenders, rounds);
+  for (std::size_t i = 0; i < contenders.size(); ++i) report(contenders[i].name + ending, cube.text(), medians[i], cube.operations());
+  if (pass == Pass::kAlone) return;
   double mine = 0.0, int8 = 0.0;  // microseconds
   for (const Row& row : rows) {
     if (row.shape != cube.text() || !row.name.ends_with(ending)) continue;
@@ -303,7 +298,7 @@ int main(int argc, char** argv) {
   bench_ceiling(stream);
   for (const Pass pass : {Pass::kAlone, Pass::kPeerAlone, Pass::kInTurns})
     for (const Cube& cube : kCubes)
-      if (wants("cubes")) bench_cube(cube, pass, kernels, stream, peer, rounds);
+      if (wants("cubes")) bench_cube(cube, pass, kernels, stream, peer, 4 * rounds);
   if (wants("pack")) bench_pack(stream, rounds);
   if (wants("small")) bench_small(stream, rounds);
   if (wants("conv")) bench_conv(stream, rounds);

@@ -68,13 +68,9 @@ int main(int argc, char** argv) {
       w.push_back(normal(s.n, s.k, static_cast<unsigned>(i + 7), stream));
       y.push_back(Tensor::empty(DType::kBf16, {s.m, s.n}, kDevice));
     }
-    std::vector<std::unique_ptr<bench::TimedGraph>> graphs;
-    std::vector<bench::TimedGraph*> timed;
-    std::vector<std::string> names;
+    std::vector<bench::Contender> contenders;
     const auto add = [&](const std::string& name, const std::function<void(std::size_t)>& call) {
-      graphs.push_back(std::make_unique<bench::TimedGraph>(stream, call, kSets));
-      timed.push_back(graphs.back().get());
-      names.push_back(name);
+      contenders.push_back({name, call, kSets});
     };
     bench::CublasLt::Product product{};
     if (peer.available()) {
@@ -101,13 +97,14 @@ int main(int argc, char** argv) {
       });
     }
     for (const bool alone : {true, false}) {
-      const std::vector<double> medians = alone ? bench::one_by_one(timed) : bench::in_long_turns(timed, quick ? 3 : 5);
+      const std::vector<double> medians =
+          alone ? bench::one_by_one(stream, contenders) : bench::in_long_turns(stream, contenders, quick ? 3 : 20);
       double best = 0.0;
-      for (std::size_t i = 0; i < names.size(); ++i)
-        if (names[i].starts_with("cuBLASLt") && (best == 0.0 || medians[i] < best)) best = medians[i];
-      for (std::size_t i = 0; i < names.size(); ++i) {
+      for (std::size_t i = 0; i < contenders.size(); ++i)
+        if (contenders[i].name.starts_with("cuBLASLt") && (best == 0.0 || medians[i] < best)) best = medians[i];
+      for (std::size_t i = 0; i < contenders.size(); ++i) {
         const double rate = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k) / medians[i] * 1e-6;
-        const std::string name = names[i] + (alone ? ", alone" : ", in turns");
+        const std::string name = contenders[i].name + (alone ? ", alone" : ", in turns");
         std::printf("%-36s %-16s %9.2f us %7.0f TFLOP/s  %.3f of cuBLASLt bf16\n", name.c_str(), shape.c_str(), medians[i], rate,
                     best / medians[i]);
         lines += std::string(lines.empty() ? "" : ",\n") + "  {\"kernel\": \"" + name + "\", \"shape\": \"" + shape +

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "narrow/cuda.h"
@@ -102,20 +104,39 @@ inline std::vector<double> in_long_turns(const std::vector<TimedGraph*>& timed, 
   return medians;
 }
 
-/// Each alone, one after the other: 15 ms to warm up, then the median of 26 ms of samples, as the peers' harness times.
-inline std::vector<double> one_by_one(const std::vector<TimedGraph*>& timed) {
+/// A call that is timed beside others.
+struct Contender {
+  std::string name;
+  std::function<void(std::size_t)> call;
+  std::size_t sets;
+};
+
+/// Each alone, as the peers' harness times: captured, 15 ms to warm up, then the median of 26 ms of samples; then the next one.
+inline std::vector<double> one_by_one(cuda::Stream stream, const std::vector<Contender>& contenders) {
   constexpr double kWarm = 15000.0, kSamples = 26000.0;
   std::vector<double> medians;
-  for (TimedGraph* graph : timed) {
+  for (const Contender& contender : contenders) {
+    TimedGraph graph(stream, contender.call, contender.sets);
     std::vector<double> samples;
     for (double spent = 0.0; spent < kWarm + kSamples || samples.empty();) {
-      const double us = graph->sample();
-      spent += us * graph->calls();
+      const double us = graph.sample();
+      spent += us * graph.calls();
       if (spent > kWarm) samples.push_back(us);
     }
     medians.push_back(median(samples));
   }
   return medians;
+}
+
+/// in_long_turns of all of them.
+inline std::vector<double> in_long_turns(cuda::Stream stream, const std::vector<Contender>& contenders, int turns) {
+  std::vector<std::unique_ptr<TimedGraph>> graphs;
+  std::vector<TimedGraph*> timed;
+  for (const Contender& contender : contenders) {
+    graphs.push_back(std::make_unique<TimedGraph>(stream, contender.call, contender.sets));
+    timed.push_back(graphs.back().get());
+  }
+  return in_long_turns(timed, turns);
 }
 
 }  // namespace narrow::bench
