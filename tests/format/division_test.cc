@@ -110,6 +110,44 @@ TEST(Division, TwoOperationsNeverMoveACode) {
   std::printf("quotients next to a boundary: %lld\n", static_cast<long long>(candidates.count));
 }
 
+/// E2M1 by products with RN(1 / s) instead of quotients, for values of `bits` significant bits and the scales that kernels/cuda/encode.cuh
+/// admits (is_product_divisor): both lie strictly on the same side of every boundary of codes, T 2^e with T = 1, 3, 5, 7. In doubt are the
+/// two x around s T 2^e alone.
+bool is_product_divisor(float s, int bits) {
+  return ((std::bit_cast<std::uint32_t>(s) * 105u + 256u) & ((1u << (24 - bits)) - 1u)) >= 512u;
+}
+
+int count_moved_codes(float s, int bits) {
+  const float reciprocal = 1.0f / s, spacing = std::ldexp(1.0f, 1 - bits);
+  int moved = 0;
+  for (const float boundary : {0.5f, 1.0f, 0.75f, 1.5f, 0.625f, 1.25f, 0.875f, 1.75f}) {
+    const float below = std::floor(s * boundary / spacing) * spacing;
+    for (const float x : {below, below + spacing}) {
+      const float quotient = x / s;
+      const double product = static_cast<double>(x) * static_cast<double>(reciprocal);  // exact
+      moved += quotient == boundary || (quotient > boundary) != (product > boundary) ? 1 : 0;
+    }
+  }
+  return moved;
+}
+
+TEST(Division, ProductsNeverMoveACode) {
+  for (const int bits : {8, 11}) {  // bf16, fp16
+    std::int64_t admitted = 0, moved = 0;
+#pragma omp parallel for schedule(static) reduction(+ : admitted, moved)
+    for (int i = 0; i < 1 << 23; ++i) {
+      const float s = 1.0f + static_cast<float>(i) * 0x1p-23f;
+      if (!is_product_divisor(s, bits)) continue;
+      ++admitted;
+      moved += count_moved_codes(s, bits);
+    }
+    EXPECT_EQ(moved, 0) << bits;
+    EXPECT_GT(admitted, 7'800'000) << bits;
+    std::printf("scales whose products have the codes of quotients: %.1f%% for values of %d bits\n",
+                static_cast<double>(admitted) * 0x1p-23 * 100, bits);
+  }
+}
+
 /// amax / largest as kernels/cuda/divide.cuh makes it, for every largest value that it is used with: x / c, correctly rounded.
 int count_wrong_quotients(float constant) {
   const float reciprocal = 1.0f / constant;

@@ -21,6 +21,17 @@ __device__ inline uint4 load_words(const void* address) {
   return v;
 }
 
+/// The same of bytes that nobody reads again soon: the second-level cache lets them go first.
+__device__ inline uint4 load_words_once(const void* address) {
+  uint4 v;
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(address), "l"(policy));
+  return v;
+}
+
 template <DType kType, int kPer>
 __device__ inline Chunk<kType, kPer> zero_chunk() {
   Chunk<kType, kPer> chunk;
@@ -70,39 +81,78 @@ __device__ inline float exact_value_of(const Chunk<kType, kPer>& chunk, int i) {
   return value_of(chunk, i);
 }
 
-/// The signs of elements 2i and 2i+1 in bits 15 and 31.
+/// The magnitude of element i as fp32.
 template <DType kType, int kPer>
-__device__ inline std::uint32_t sign_pair(const Chunk<kType, kPer>& chunk, int i) {
-  if constexpr (is_16_bit(kType)) return chunk.words[i];
-  else return __byte_perm(chunk.words[2 * i], chunk.words[2 * i + 1], 0x7632);
+__device__ inline float magnitude_of(const Chunk<kType, kPer>& chunk, int i) {
+  if constexpr (kType != DType::kBf16) return fabsf(value_of(chunk, i));
+  const std::uint32_t pair = chunk.words[i / 2] & 0x7FFF7FFFu;
+  return __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000u);
 }
 
-/// Magnitudes as integers order like the values; an Inf or NaN is above all finite ones. Of 16-bit types two lie side by side.
+/// The signs of 8 elements in bits 3, 7, .. 31; the other bits are anything.
+template <DType kType>
+__device__ inline std::uint32_t signs_of(const Chunk<kType, 8>& chunk) {
+  const std::uint32_t(&words)[Chunk<kType, 8>::kWords] = chunk.words;
+  std::uint32_t low, high;  // the top bytes of elements 0, 2, 1, 3 and 4, 6, 5, 7
+  if constexpr (is_16_bit(kType)) {
+    low = __byte_perm(words[0], words[1], 0x7351), high = __byte_perm(words[2], words[3], 0x7351);
+  } else {
+    low = __byte_perm(__byte_perm(words[0], words[2], 0x0073), __byte_perm(words[1], words[3], 0x0073), 0x5410);
+    high = __byte_perm(__byte_perm(words[4], words[6], 0x0073), __byte_perm(words[5], words[7], 0x0073), 0x5410);
+  }
+  return ((__byte_perm(low, high, 0x5410) >> 4) & 0x0F0F0F0Fu) | (__byte_perm(low, high, 0x7632) & 0xF0F0F0F0u);
+}
+
+/// The larger of two magnitudes, NaN where one is; signs in and out are anything. Of 16-bit types two lie side by side.
 template <DType kType>
 __device__ inline std::uint32_t max_magnitude(std::uint32_t a, std::uint32_t b) {
-  if constexpr (is_16_bit(kType)) return __vmaxu2(a, b);
-  else return max(a, b);
+#if __CUDA_ARCH__ >= 860
+  std::uint32_t result;
+  if constexpr (kType == DType::kF32)
+    asm("max.NaN.xorsign.abs.f32 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  else if constexpr (kType == DType::kBf16)
+    asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  else
+    asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
+#else  // as integers they order like the values, NaN above infinity
+  if constexpr (kType == DType::kF32)
+    return max(a & 0x7FFFFFFFu, b & 0x7FFFFFFFu);
+  else
+    return __vmaxu2(a & 0x7FFF7FFFu, b & 0x7FFF7FFFu);
+#endif
 }
 
+/// The largest magnitude of a chunk, under any sign.
 template <DType kType, int kPer>
 __device__ inline std::uint32_t chunk_magnitude(const Chunk<kType, kPer>& chunk) {
-  constexpr std::uint32_t kMask = is_16_bit(kType) ? 0x7FFF7FFFu : 0x7FFFFFFFu;
-  std::uint32_t result = chunk.words[0] & kMask;
+  std::uint32_t result = max_magnitude<kType>(chunk.words[0], chunk.words[1]);
 #pragma unroll
-  for (int i = 1; i < chunk.kWords; ++i) result = max_magnitude<kType>(result, chunk.words[i] & kMask);
+  for (int i = 2; i < chunk.kWords; ++i) result = max_magnitude<kType>(result, chunk.words[i]);
   return result;
 }
 
 /// The largest magnitude as an fp32; infinite or NaN where one was among them.
 template <DType kType>
 __device__ inline float magnitude_value(std::uint32_t magnitude) {
-  if constexpr (kType == DType::kF32) return __uint_as_float(magnitude);
-  const std::uint32_t one = max(magnitude & 0xFFFFu, magnitude >> 16);
+  if constexpr (kType == DType::kF32) return __uint_as_float(magnitude & 0x7FFFFFFFu);
+  const std::uint32_t one = max(magnitude & 0x7FFFu, (magnitude >> 16) & 0x7FFFu);
   if constexpr (kType == DType::kBf16) return __uint_as_float(one << 16);
   return __half2float(__ushort_as_half(static_cast<unsigned short>(one)));
 }
 
 __device__ inline bool is_finite(float x) { return (__float_as_uint(x) & 0x7FFFFFFFu) < 0x7F800000u; }
+
+/// Whether a chunk_magnitude is at most the limit, or a little less of 16-bit types: of those both halves are compared at once.
+template <DType kType>
+__device__ inline bool is_at_most(std::uint32_t magnitude, float limit) {
+  if constexpr (kType == DType::kF32)
+    return fabsf(__uint_as_float(magnitude)) <= limit;
+  else if constexpr (kType == DType::kBf16)
+    return __hble2(__habs2(*reinterpret_cast<const __nv_bfloat162*>(&magnitude)), __bfloat162bfloat162(__float2bfloat16_rz(limit)));
+  else
+    return __hble2(__habs2(*reinterpret_cast<const __half2*>(&magnitude)), __half2half2(__float2half_rz(limit)));
+}
 
 /// The largest finite magnitude, for the rare chunk that has others, which are told to flags.
 template <DType kType, int kPer>

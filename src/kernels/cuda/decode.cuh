@@ -69,14 +69,14 @@ __device__ inline void decode_chunk(Codes codes, float (&values)[kPer]) {
       values[i + 1] = two.y;
     }
   } else {
-    constexpr std::uint32_t kMask = (1u << kBits) - 1u;
-    const std::uint64_t packed = codes.low | (static_cast<std::uint64_t>(codes.high) << 32);
+    constexpr std::uint32_t kTwo = (1u << (2 * kBits)) - 1u;
+    const std::uint32_t fours[2] = {codes.low, __funnelshift_r(codes.low, codes.high, 4 * kBits)};
 #pragma unroll
-    for (int i = 0; i < kPer; i += 2) {
-      const std::uint32_t pair = (static_cast<std::uint32_t>(packed >> (i * kBits)) & kMask) | ((static_cast<std::uint32_t>(packed >> ((i + 1) * kBits)) & kMask) << 16);
-      const float2 two = halves_to_floats(codes_to_halves<kElement>(pair));
-      values[i] = two.x;
-      values[i + 1] = two.y;
+    for (int i = 0; i < 2; ++i) {  // codes 0 and 1 to the low half of a word, 2 and 3 to the high one
+      const std::uint32_t halves = (fours[i] & kTwo) | ((fours[i] << (16 - 2 * kBits)) & (kTwo << 16));
+      const float2 even = halves_to_floats(codes_to_halves<kElement>(halves)),
+                   odd = halves_to_floats(codes_to_halves<kElement>(halves >> kBits));
+      values[4 * i] = even.x, values[4 * i + 1] = odd.x, values[4 * i + 2] = even.y, values[4 * i + 3] = odd.y;
     }
   }
 }

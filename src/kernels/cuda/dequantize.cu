@@ -12,8 +12,8 @@ namespace narrow::cuda {
 namespace {
 
 /// Threads of a block, and chunks in flight per thread: stores are most of the traffic, and few of them at a time go best.
-NARROW_HOST_DEVICE constexpr int threads_of(Element element) { return is_staged(element) ? 256 : 128; }
-NARROW_HOST_DEVICE constexpr int unroll_of(Element element) { return is_staged(element) ? 4 : 2; }
+NARROW_HOST_DEVICE constexpr int threads_of(Element element) { return is_staged(element) ? 256 : (bits_of(element) == 8 ? 192 : 512); }
+NARROW_HOST_DEVICE constexpr int unroll_of(Element element) { return is_staged(element) ? 3 : 2; }
 
 /// How scales are stored.
 enum class Storage : std::uint8_t { kNone, kFp32, kFp16, kBf16, kE8m0, kE4m3 };
@@ -101,7 +101,13 @@ __device__ inline void store_values(const Args& args, std::uint32_t chunk, Codes
   }
   uint4* out = static_cast<uint4*>(args.y) + std::int64_t{chunk} * (kWords / 4);
 #pragma unroll
-  for (int i = 0; i < kWords / 4; ++i) __stcs(out + i, make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]));
+  for (int i = 0; i < kWords / 4; ++i) {
+    const uint4 four = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+    if constexpr (bits_of(kElement) == 4)
+      out[i] = four;
+    else
+      __stcs(out + i, four);
+  }
 }
 
 template <Element kElement, DType kType>
@@ -119,10 +125,12 @@ __global__ void __launch_bounds__(threads_of(kElement)) dequantize_flat(const Ar
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const std::int64_t byte = std::int64_t{first - lane + u * kThreads} * kBytes + lane * 16;
-      const bool mine = lane < 2 * kBytes && byte < std::int64_t{args.chunks} * kBytes;
-      if (mine) parts[u] = load_words(args.codes + byte);
-      if (mine) *reinterpret_cast<uint4*>(stages[warp][u].bytes + lane * 16) = parts[u];
+      parts[u] = make_uint4(0, 0, 0, 0);
+      if (lane < 2 * kBytes && byte < std::int64_t{args.chunks} * kBytes) parts[u] = load_words(args.codes + byte);
     }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      if (lane < 2 * kBytes) *reinterpret_cast<uint4*>(stages[warp][u].bytes + lane * 16) = parts[u];
     __syncwarp();
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) codes[u] = load_staged(stages[warp][u]);

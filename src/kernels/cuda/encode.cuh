@@ -75,6 +75,11 @@ __device__ inline std::uint32_t join_nibbles(std::uint32_t a, std::uint32_t b, s
   return __byte_perm(low | (low >> 12), high | (high >> 12), 0x5410);
 }
 
+/// Of two words with -k in their low halves: 127 - k there, within 0 .. 254. Its low byte is that of k with 7 bits turned over.
+__device__ inline std::uint32_t clamp_two(std::uint32_t a, std::uint32_t b) {
+  return __viaddmin_s16x2_relu(__byte_perm(a, b, 0x5410), 0x007F007Fu, 0x00FE00FEu);
+}
+
 /// Quotients (already prescaled) to codes, for the families that work on quotients. kClamp: they may be beyond the largest value, up to 2^14.
 template <Element kElement, int kPer, bool kClamp>
 __device__ inline Codes encode_quotients(const float (&quotients)[kPer]) {
@@ -92,15 +97,11 @@ __device__ inline Codes encode_quotients(const float (&quotients)[kPer]) {
     for (int i = 0; i < kPer; i += 4) {
       std::uint32_t t[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) t[j] = __float_as_uint(__fadd_rn(q[i + j], 12582912.0f));
-      if constexpr (kClamp) {  // two at a time, as signed 16-bit integers
-        std::uint32_t low = __byte_perm(t[0], t[1], 0x5410), high = __byte_perm(t[2], t[3], 0x5410);
-        low = __vmaxs2(__vmins2(low, 0x007F007Fu), 0xFF81FF81u);
-        high = __vmaxs2(__vmins2(high, 0x007F007Fu), 0xFF81FF81u);
-        words[i / 4] = __byte_perm(low, high, 0x6420);
-      } else {
+      for (int j = 0; j < 4; ++j) t[j] = __float_as_uint(__fadd_rn(kClamp ? -q[i + j] : q[i + j], 12582912.0f));
+      if constexpr (kClamp)
+        words[i / 4] = __byte_perm(clamp_two(t[0], t[1]), clamp_two(t[2], t[3]), 0x6420) ^ 0x7F7F7F7Fu;
+      else
         words[i / 4] = __byte_perm(__byte_perm(t[0], t[1], 0x0040), __byte_perm(t[2], t[3], 0x0040), 0x5410);
-      }
     }
     return {words[0], words[1]};
   } else if constexpr (kFamily == Family::kInteger) {
@@ -132,19 +133,18 @@ __device__ inline Codes encode_quotients(const float (&quotients)[kPer]) {
 /// Sign-magnitude codes of 4 bits: the code is in the low bits of t = 2^23 + code, the sign in the chunk.
 template <DType kType>
 __device__ inline Codes join_magnitudes(const Chunk<kType, 8>& chunk, const float (&t)[8]) {
-  std::uint32_t pairs[4];
+  std::uint32_t pairs[4];  // two codes in the low byte
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
-    pairs[i] = __byte_perm(__float_as_uint(t[2 * i]), __float_as_uint(t[2 * i + 1]), 0x5410) + ((sign_pair(chunk, i) & 0x80008000u) >> 12);
-  return {join_nibbles(pairs[0], pairs[1], pairs[2], pairs[3]), 0};
+  for (int i = 0; i < 4; ++i) pairs[i] = __float_as_uint(t[2 * i]) + (__float_as_uint(t[2 * i + 1]) << 4);
+  const std::uint32_t magnitudes = __byte_perm(__byte_perm(pairs[0], pairs[1], 0x0040), __byte_perm(pairs[2], pairs[3], 0x0040), 0x5410);
+  return {magnitudes | (signs_of(chunk) & 0x88888888u), 0};
 }
 
-/// The code of min(round(2q), round(q + 2), round(q/2 + 4)), 7 at most, above 2^23: |q| = |v| * factor, one rounding each.
+/// The code of min(round(2q), round(q + 2), round(q/2 + 4)), 7 at most, above 2^23: q = magnitude * factor, one rounding each.
 /// Below 7 the last of the three is at most 7 by itself.
 template <bool kClamp>
-__device__ inline float e2m1_code(float v, float factor) {
+__device__ inline float e2m1_code(float magnitude, float factor) {
   constexpr float kBase = 8388608.0f;
-  const float magnitude = fabsf(v);
   const float fine = __fmaf_rn(magnitude, 2.0f * factor, kBase);
   const float middle = __fmaf_rn(magnitude, factor, kBase + 2.0f);
   const float coarse = __fmaf_rn(magnitude, 0.5f * factor, kBase + 4.0f);
@@ -153,17 +153,36 @@ __device__ inline float e2m1_code(float v, float factor) {
   return __int_as_float(kClamp ? min(least, __float_as_int(kBase + 7.0f)) : least);
 }
 
+template <bool kClamp, DType kType>
+__device__ inline Codes encode_e2m1(const Chunk<kType, 8>& chunk, float factor) {
+  float t[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) t[i] = e2m1_code<kClamp>(magnitude_of(chunk, i), factor);
+  return join_magnitudes<kType>(chunk, t);
+}
+
+/// Whether encode_e2m1 of 1 / s, rounded to nearest, gives the codes of x / s for all x of a 16-bit type: x / s, the same rounded, and the
+/// product are within 2^-23 of one another, so none of the x / s may be that close to a tie of codes, T 2^e with T = 1, 3, 5, 7
+/// (tests/format/division_test.cc tries all significands of s).
+/// With integers x = X 2^i (X < 2^p) and s = B 2^j (24 bits), X 2^h - B T, h >= 24 - p, is as far from 0 as B T from the multiples of
+/// 2^(24 - p), and that must be more than 2^-23 B T < 2 T. Where it is not, 105 B is at most 105 / T * 2 T = 210 from one.
+template <DType kType>
+__device__ inline bool is_product_divisor(float s) {
+  constexpr std::uint32_t kStep = 1u << (kType == DType::kBf16 ? 24 - 8 : 24 - 11);
+  return is_16_bit(kType) && ((__float_as_uint(s) * 105u + 256u) & (kStep - 1u)) >= 512u;
+}
+
 /// The codes of a chunk divided by a plain divisor (of s * prescale).
 template <Element kElement, DType kType, int kPer, bool kClamp>
 __device__ inline Codes encode_chunk(const Chunk<kType, kPer>& chunk, const Divisor& divisor) {
   float q[kPer];
-#pragma unroll
-  for (int i = 0; i < kPer; ++i) q[i] = divide<kType>(value_of(chunk, i), divisor);
   if constexpr (family_of(kElement) == Family::kE2m1) {
 #pragma unroll
-    for (int i = 0; i < kPer; ++i) q[i] = e2m1_code<kClamp>(q[i], 1.0f);
+    for (int i = 0; i < kPer; ++i) q[i] = e2m1_code<kClamp>(divide<kType>(magnitude_of(chunk, i), divisor), 1.0f);
     return join_magnitudes<kType>(chunk, q);
   } else {
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) q[i] = divide<kType>(value_of(chunk, i), divisor);
     return encode_quotients<kElement, kPer, kClamp>(q);
   }
 }
@@ -200,13 +219,11 @@ __device__ inline Codes encode_chunk_shifted(const Chunk<kType, kPer>& chunk, fl
   if constexpr (kType == DType::kBf16 && (family_of(kElement) == Family::kE2m1 || family_of(kElement) == Family::kMagnitude))
     return encode_pairs_shifted<kElement>(chunk, reciprocal);
   float q[kPer];
-  if constexpr (family_of(kElement) == Family::kE2m1 || family_of(kElement) == Family::kMagnitude) {
+  if constexpr (family_of(kElement) == Family::kE2m1) {
+    return encode_e2m1<true>(chunk, reciprocal);
+  } else if constexpr (family_of(kElement) == Family::kMagnitude) {
 #pragma unroll
-    for (int i = 0; i < kPer; ++i) {
-      const float x = value_of(chunk, i);
-      if constexpr (family_of(kElement) == Family::kE2m1) q[i] = e2m1_code<true>(x, reciprocal);
-      else q[i] = fminf(__fmaf_rn(fabsf(x), reciprocal, 8388608.0f), 8388615.0f);
-    }
+    for (int i = 0; i < kPer; ++i) q[i] = fminf(__fmaf_rn(magnitude_of(chunk, i), reciprocal, 8388608.0f), 8388615.0f);
     return join_magnitudes<kType>(chunk, q);
   } else {
 #pragma unroll

@@ -13,8 +13,8 @@
 
 namespace narrow::cuda {
 
-/// Whether two operations per quotient are enough for this scale.
-__device__ inline bool is_quick_divisor(float s) { return is_plain_divisor(s) && ((__float_as_uint(s) + 256u) & 0x1FFFFu) >= 512u; }
+/// Whether two operations per quotient are enough for this plain scale.
+__device__ inline bool is_tie_free(float s) { return ((__float_as_uint(s) + 256u) & 0x1FFFFu) >= 512u; }
 
 /// 1 / s = high + low, low >= 0 (which keeps the sign of a zero quotient), for a plain s.
 __device__ inline float2 quick_reciprocal(float s) {
@@ -45,9 +45,9 @@ __device__ inline std::uint32_t round_two(float a, float b) {
 }
 
 /// The larger magnitude; NaN where one is.
-__device__ inline float max_or_nan(float largest, float y) {
+__device__ inline float max_or_nan(float a, float b) {
   float result;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(largest), "f"(fabsf(y)));
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(fabsf(a)), "f"(fabsf(b)));
   return result;
 }
 

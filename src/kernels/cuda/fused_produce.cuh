@@ -84,8 +84,8 @@ __device__ inline void norm_statistics(const FusedArgs& args, const unsigned cha
   spread_rows(__fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(variance, args.problem.fused.epsilon))), factor);
 }
 
-/// y: zeros behind the last column.
-template <FusedOp kOp, DType kType, Case kCase, int kRows>
+/// y: zeros behind the last column. kStagesWeights: the weights follow the inputs in the stage.
+template <FusedOp kOp, DType kType, Case kCase, bool kStagesWeights, int kRows>
 __device__ inline void produce(const FusedArgs& args, const unsigned char* stage, int segment, Exchange<kRows>& exchange,
                                float (&y)[kRows][kChunks][8]) {
   const FusedProblem& fused = args.problem.fused;
@@ -95,8 +95,11 @@ __device__ inline void produce(const FusedArgs& args, const unsigned char* stage
 #pragma unroll
   for (int k = 0; k < kChunks; ++k) {
     float weight[8], bias[8];
-    if constexpr (is_norm(kOp)) read_weights<kType, kCase>(fused, fused.weight, first + 256 * k, 1.0f, weight);
-    if constexpr (kOp == FusedOp::kLayerNorm) read_weights<kType, kCase>(fused, fused.bias, first + 256 * k, 0.0f, bias);
+    if constexpr (kStagesWeights)
+      read_chunk<kType>(stage + kRows * stage_bytes(kType), k, weight);
+    else if constexpr (is_norm(kOp))
+      read_weights<kType, kCase>(fused, fused.weight, first, k, 1.0f, weight);
+    if constexpr (kOp == FusedOp::kLayerNorm) read_weights<kType, kCase>(fused, fused.bias, first, k, 0.0f, bias);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       float(&v)[8] = y[r][k];

@@ -1,6 +1,7 @@
 #pragma once
 /// Norms and activations with the quantization of what they give, reading every input once.
-/// Mapping:  a thread block per row, of LayerNorm per two (which share the unpacking of weights); a warp per segment of 1024 columns.
+/// Mapping:  a thread block per row, of LayerNorm's long rows per two (which share the unpacking of weights); a warp per segment of 1024
+///           columns.
 ///           Inputs go to shared memory as they are; a warp reads its own part there in the two orders of fused_stage.cuh and keeps the
 ///           32 values of a lane in registers until their codes are known. Barriers: one per sum, one for the row's maximum.
 /// Requires: at most 32 segments (LayerNorm 25), and the shared memory of one multiprocessor.
@@ -11,19 +12,26 @@
 
 namespace narrow::cuda {
 
-NARROW_HOST_DEVICE constexpr int rows_of(FusedOp op) { return op == FusedOp::kLayerNorm ? 2 : 1; }
+/// Rows of a thread block. The rows of LayerNorm share the unpacking of weights where they are long.
+NARROW_HOST_DEVICE constexpr int rows_of(FusedOp op, bool is_short = false) { return op == FusedOp::kLayerNorm && !is_short ? 2 : 1; }
+/// At most so many segments are a short row.
+inline constexpr int kShortRow = 4;
+/// Whether weights come through shared memory too, where they are there as soon as x is.
+NARROW_HOST_DEVICE constexpr bool stages_weights(FusedOp op, Case kind, bool is_short) {
+  return op == FusedOp::kRmsNorm && kind == Case::kToken && is_short;
+}
 /// Registers of a thread: few, since warps hide each other's waiting.
-NARROW_HOST_DEVICE constexpr int registers_of(FusedOp op, Case kind) {
-  if (op == FusedOp::kLayerNorm) return 80;
+NARROW_HOST_DEVICE constexpr int registers_of(FusedOp op, Case kind, bool is_short = false) {
+  if (op == FusedOp::kLayerNorm) return is_short ? 64 : 80;
   return is_norm(op) ? (is_whole(kind) ? 48 : 56) : 64;
 }
 NARROW_HOST_DEVICE constexpr int inputs_of(FusedOp op) { return op == FusedOp::kSiluMul ? 2 : 1; }
 
 /// The largest magnitude of a chunk as bits: NaN above infinity above all else.
 __device__ inline std::uint32_t chunk_largest(const float (&v)[8]) {
-  float largest = 0.0f;
+  float largest = max_or_nan(v[0], v[1]);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) largest = max_or_nan(largest, v[i]);
+  for (int i = 2; i < 8; ++i) largest = max_or_nan(largest, v[i]);
   return __float_as_uint(largest);
 }
 
@@ -197,9 +205,11 @@ __device__ inline void encode_row(const FusedRow<kCase>& row, const float (&y)[k
 
 template <bool kInt8, Case kCase>
 __device__ inline void encode_row(const FusedRow<kCase>& row, const float (&y)[kChunks][8], float scale, bool finite) {
-  if (!finite || __any_sync(0xFFFFFFFFu, !is_plain_divisor(scale)))
+  // A row has one way: of a scale per block the lanes have different ones.
+  const auto any = [](bool condition) { return kCase == Case::kToken ? condition : __any_sync(0xFFFFFFFFu, condition) != 0; };
+  if (!finite || any(!is_plain_divisor(scale)))
     encode_row<kInt8, Way::kDefinition>(row, y, scale);
-  else if (__any_sync(0xFFFFFFFFu, !is_quick_divisor(scale)))
+  else if (any(!is_tie_free(scale)))
     encode_row<kInt8, Way::kCareful>(row, y, scale);
   else if (kInt8 && kCase != Case::kToken && row.args.problem.given != nullptr)
     encode_row<kInt8, Way::kClamped>(row, y, scale);
@@ -207,9 +217,10 @@ __device__ inline void encode_row(const FusedRow<kCase>& row, const float (&y)[k
     encode_row<kInt8, Way::kQuick>(row, y, scale);
 }
 
-template <FusedOp kOp, DType kType, bool kInt8, Case kCase>
-__global__ void __maxnreg__(registers_of(kOp, kCase)) fused_rows(const __grid_constant__ FusedArgs args) {
-  constexpr int kRows = rows_of(kOp), kSize = size_of(kType);
+template <FusedOp kOp, DType kType, bool kInt8, Case kCase, bool kShort>
+__global__ void __maxnreg__(registers_of(kOp, kCase, kShort)) fused_rows(const __grid_constant__ FusedArgs args) {
+  constexpr int kRows = rows_of(kOp, kShort), kSize = size_of(kType);
+  constexpr bool kStagesWeights = stages_weights(kOp, kCase, kShort);
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ Exchange<kRows> exchange;
   wait_for_earlier_kernels();
@@ -217,7 +228,7 @@ __global__ void __maxnreg__(registers_of(kOp, kCase)) fused_rows(const __grid_co
   const FusedProblem& fused = problem.fused;
   const int segment = static_cast<int>(threadIdx.x / 32), first = segment * kSegment;
   const int left = static_cast<int>(fused.cols) - first;
-  unsigned char* stage = memory + segment * (kRows * inputs_of(kOp) * stage_bytes(kType));
+  unsigned char* stage = memory + segment * ((kRows * inputs_of(kOp) + (kStagesWeights ? 1 : 0)) * stage_bytes(kType));
   const std::int64_t begin = std::int64_t{blockIdx.x} * kRows;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -234,11 +245,13 @@ __global__ void __maxnreg__(registers_of(kOp, kCase)) fused_rows(const __grid_co
       stage_segment<kType, kCase>(stage + (kRows + r) * stage_bytes(kType), static_cast<const char*>(fused.other) + other, left,
                                   args.other_aligned);
   }
+  if constexpr (kStagesWeights)
+    stage_whole<kType, true>(stage + kRows * stage_bytes(kType), static_cast<const char*>(fused.weight) + first * kSize);
   wait_for_copies();
   __syncwarp();
 
   float y[kRows][kChunks][8];
-  produce<kOp, kType, kCase>(args, stage, segment, exchange, y);
+  produce<kOp, kType, kCase, kStagesWeights>(args, stage, segment, exchange, y);
 
   const bool by_row = kCase == Case::kToken || (!problem.per_block && problem.given == nullptr);
   std::uint32_t chunks[kRows][kChunks], largest[kRows];
@@ -254,9 +267,9 @@ __global__ void __maxnreg__(registers_of(kOp, kCase)) fused_rows(const __grid_co
   if (by_row) block_largest(largest, args, segment, exchange.maxima);
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    if (begin + r >= fused.rows) break;
+    if (r > 0 && begin + r >= fused.rows) break;
     const FusedRow<kCase> row(args, begin + r, segment);
-    const bool finite = !__any_sync(0xFFFFFFFFu, largest[r] >= 0x7F800000u);
+    const bool finite = by_row ? largest[r] < 0x7F800000u : !__any_sync(0xFFFFFFFFu, largest[r] >= 0x7F800000u);
     if (!finite) {
       std::uint32_t again[1] = {0};
 #pragma unroll
@@ -300,18 +313,23 @@ int launch_fused_rows(const FusedQuantizeProblem& problem, Stream stream) {
   const bool aligned = args.x_aligned && args.other_aligned && args.codes_aligned && fused.cols % 8 == 0 &&
                        (!is_norm(kOp) || is_aligned_vector(fused.weight)) && (kOp != FusedOp::kLayerNorm || is_aligned_vector(fused.bias));
   const bool whole_segments = aligned && fused.cols % kSegment == 0;
-  auto kernel = fused_rows<kOp, kType, kInt8, Case::kAny>;
-  if (whole_segments && !problem.col32 && !problem.per_block && problem.given == nullptr)
-    kernel = fused_rows<kOp, kType, kInt8, Case::kToken>;
-  else if (whole_segments)
-    kernel = fused_rows<kOp, kType, kInt8, Case::kWhole>;
-  else if (aligned)
-    kernel = fused_rows<kOp, kType, kInt8, Case::kAligned>;
-  const std::size_t memory = static_cast<std::size_t>(segments) * rows_of(kOp) * inputs_of(kOp) * stage_bytes(kType);
+  auto kernel = fused_rows<kOp, kType, kInt8, Case::kAny, false>;
+  bool is_short = false;
+  if (whole_segments && !problem.col32 && !problem.per_block && problem.given == nullptr) {
+    kernel = fused_rows<kOp, kType, kInt8, Case::kToken, false>;
+    if constexpr (kOp == FusedOp::kLayerNorm || kOp == FusedOp::kRmsNorm)
+      if (is_short = segments <= kShortRow; is_short) kernel = fused_rows<kOp, kType, kInt8, Case::kToken, true>;
+  } else if (whole_segments) {
+    kernel = fused_rows<kOp, kType, kInt8, Case::kWhole, false>;
+  } else if (aligned) {
+    kernel = fused_rows<kOp, kType, kInt8, Case::kAligned, false>;
+  }
+  const int rows = rows_of(kOp, is_short), stages = rows * inputs_of(kOp) + (stages_weights(kOp, Case::kToken, is_short) ? 1 : 0);
+  const std::size_t memory = static_cast<std::size_t>(segments) * static_cast<std::size_t>(stages) * stage_bytes(kType);
   if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(memory));
       error != cudaSuccess)
     return error;
-  return launch_after(kernel, (fused.rows + rows_of(kOp) - 1) / rows_of(kOp), segments * 32, memory, stream, args);
+  return launch_after(kernel, (fused.rows + rows - 1) / rows, segments * 32, memory, stream, args);
 }
 
 template <FusedOp kOp, DType kType>

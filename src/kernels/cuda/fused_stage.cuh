@@ -5,6 +5,8 @@
 ///           m (8 x 8) gets as row 2 q + e the columns 8 q .. 8 q + 7 of step 2 m + e, and hands lane 4 g + q its column g of rows 2 q and
 ///           2 q + 1, that is steps 2 m and 2 m + 1 of partial sum 8 q + g.
 
+#include <utility>
+
 #include "format/elementary.h"
 #include "format/row_sum.h"
 #include "format/scale_rule.h"
@@ -52,7 +54,25 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
 __device__ inline void copy_or_clear(std::uint32_t to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
+/// The same of 16 bytes that are there, kOffset behind both addresses. kCached: by way of the first-level cache.
+template <bool kCached, int kOffset>
+__device__ inline void copy_16(std::uint32_t to, const void* from) {
+  if constexpr (kCached)
+    asm volatile("cp.async.ca.shared.global [%0 + %2], [%1 + %2], 16;" ::"r"(to), "l"(from), "n"(kOffset) : "memory");
+  else
+    asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %2], 16;" ::"r"(to), "l"(from), "n"(kOffset) : "memory");
+}
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+/// The warp starts a whole segment on its way into its stage.
+template <DType kType, bool kCached>
+__device__ inline void stage_whole(unsigned char* stage, const char* data) {
+  constexpr int kPieces = kSegment * size_of(kType) / 16 / 32;
+  const std::uint32_t to = shared_address(stage) + static_cast<std::uint32_t>(lane_id()) * 16u;
+  const char* from = data + lane_id() * 16;
+  const auto copy = [&]<int... kI>(std::integer_sequence<int, kI...>) { (copy_16<kCached, 512 * kI>(to, from), ...); };
+  copy(std::make_integer_sequence<int, kPieces>{});
+}
 
 /// The two values of a word of a 16-bit type.
 template <DType kType>
@@ -83,11 +103,13 @@ __device__ inline std::uint32_t add_words(std::uint32_t a, std::uint32_t b) {
 template <DType kType, Case kCase>
 __device__ inline void stage_segment(unsigned char* stage, const char* data, int columns, bool aligned) {
   constexpr int kSize = size_of(kType), kPieces = kSegment * kSize / 16 / 32;
-  if (kCase != Case::kAny || aligned) {
+  if constexpr (is_whole(kCase)) {
+    stage_whole<kType, false>(stage, data);
+  } else if (kCase != Case::kAny || aligned) {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const int at = (32 * i + lane_id()) * 16;
-      copy_or_clear(shared_address(stage) + static_cast<std::uint32_t>(at), data + at, is_whole(kCase) || at / kSize < columns);
+      copy_or_clear(shared_address(stage) + static_cast<std::uint32_t>(at), data + at, at / kSize < columns);
     }
   } else {
     using Word = std::conditional_t<kSize == 2, std::uint16_t, std::uint32_t>;
@@ -184,21 +206,21 @@ __device__ __noinline__ inline float weight_value(const void* data, DType dtype,
   return column < columns ? load_value(data, dtype, column) : 0.0f;
 }
 
-/// 8 values of a norm's weight or bias, from `column` on; zeros behind the last.
+/// 8 values of a norm's weight or bias, from column first + 256 k on; zeros behind the last.
 template <DType kType, Case kCase>
-__device__ inline void read_weights(const FusedProblem& fused, const void* data, int column, float fallback, float (&w)[8]) {
-  const int columns = static_cast<int>(fused.cols);
+__device__ inline void read_weights(const FusedProblem& fused, const void* data, int first, int k, float fallback, float (&w)[8]) {
+  const int columns = static_cast<int>(fused.cols), column = first + 256 * k;
   if constexpr (kCase == Case::kAny) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) w[i] = data == nullptr ? fallback : weight_value(data, fused.weight_dtype, column + i, columns);
   } else if constexpr (kType == DType::kF32) {
-    const float4* from = static_cast<const float4*>(data) + column / 4;
+    const float4* from = static_cast<const float4*>(data) + first / 4 + 64 * k;
     float4 low = make_float4(0.0f, 0.0f, 0.0f, 0.0f), high = low;
     if (is_whole(kCase) || column < columns) low = __ldg(from), high = __ldg(from + 1);
     w[0] = low.x, w[1] = low.y, w[2] = low.z, w[3] = low.w, w[4] = high.x, w[5] = high.y, w[6] = high.z, w[7] = high.w;
   } else {
     uint4 words = make_uint4(0, 0, 0, 0);
-    if (is_whole(kCase) || column < columns) words = __ldg(static_cast<const uint4*>(data) + column / 8);
+    if (is_whole(kCase) || column < columns) words = __ldg(static_cast<const uint4*>(data) + first / 8 + 32 * k);
     unpack<kType>(words, w);
   }
 }

@@ -16,8 +16,9 @@
 namespace narrow::cuda {
 namespace {
 
-constexpr int kTileRows = 64, kTileCols = 256, kThreads = 256, kPieces = kTileRows * kTileCols / 16, kPer = kPieces / kThreads;
-// Results larger than this leave the second-level cache before they are read: their lines may go first.
+constexpr int kTileRows = 32, kTileCols = 256, kThreads = 256, kPieces = kTileRows * kTileCols / 16, kPer = kPieces / kThreads;
+// Results larger than this leave the second-level cache before they are read: their lines, and those of what they are made of, may go
+// first.
 constexpr std::int64_t kStreamedBytes = std::int64_t{32} << 20;
 // Rows 4 bytes apart modulo the banks: a column's 16 bytes are in 16 banks, and pieces of 4 bytes stay aligned.
 constexpr int kPitch = kTileCols + 4;
@@ -116,7 +117,7 @@ __global__ void __launch_bounds__(kThreads) transform(const TransformProblem pro
     const std::uint8_t* from = in + offset_of<kFrom>(index, first, tile_row, tile_col, rows, cols);
     const int count = inner ? 16 : length<kFrom>(first, rows_left, cols_left);
     if (in_aligned && count == 16) {
-      pieces[k] = load_words(from);
+      pieces[k] = streams ? load_words_once(from) : load_words(from);
     } else {
       std::uint32_t words[4] = {0, 0, 0, 0};
 #pragma unroll

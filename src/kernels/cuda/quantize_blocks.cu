@@ -14,7 +14,8 @@
 namespace narrow::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+/// Threads of a block: fewer where a thread has more to do.
+NARROW_HOST_DEVICE constexpr int threads_of(ScaleKind scale) { return scale == ScaleKind::kTwoLevel ? 128 : 256; }
 constexpr int kGroups = 2;
 
 /// A lane's chunks of 8 elements: 32 bytes of x.
@@ -44,8 +45,8 @@ struct Outer {
 
 struct BlockScale {
   std::uint32_t code;
-  Divisor divisor;   // of scale * prescale
-  float reciprocal;  // of scale * prescale, of powers of two
+  float value;       // scale * prescale
+  float reciprocal;  // of that, of powers of two
 };
 
 /// The scale of a block as long as nothing is extreme; false where exact_scale has to be asked.
@@ -60,7 +61,7 @@ __device__ inline bool quick_scale(float amax, const Outer& outer, BlockScale& r
   if constexpr (kScale == ScaleKind::kLargest) {
     const float scale = divide_by_constant(nonzero, kLargest, 1.0f / kLargest);
     result.code = __float_as_uint(scale);
-    result.divisor = make_divisor(scale * prescale_of(kElement));
+    result.value = scale * prescale_of(kElement);
   } else if constexpr (kScale == ScaleKind::kSharedExponent) {
     constexpr bool kIsMsfp = kElement == Element::kMsfp12;
     const std::uint32_t code = (bits >> 23) - largest_exponent(format_of(kElement));
@@ -72,7 +73,7 @@ __device__ inline bool quick_scale(float amax, const Outer& outer, BlockScale& r
     plain = plain && scale <= 460.0f;  // beyond it the stored scale is too small for amax
     result.code = max(convert_four<true>(scale, 0.0f, 0.0f, 0.0f) & 0xFFu, 1u);  // positive: never rounds to zero
     const float stored = __half2float(__ushort_as_half(static_cast<unsigned short>(result.code << 7))) * 256.0f;
-    result.divisor = make_divisor(__fmul_rn(stored, outer.value));
+    result.value = __fmul_rn(stored, outer.value);
   }
   return plain;
 }
@@ -113,8 +114,9 @@ __device__ inline std::uint32_t encode_exactly(const Chunk<kType, 8> (&chunks)[p
 }
 
 template <Element kElement, DType kType, ScaleKind kScale>
-__global__ void __launch_bounds__(kThreads) quantize_blocks(const Args args) {
-  constexpr int kParts = parts_of(kType), kSpan = 8 * kParts, kFixedLanes = fixed_block(kElement, kScale) / kSpan;
+__global__ void __launch_bounds__(threads_of(kScale)) quantize_blocks(const Args args) {
+  constexpr int kThreads = threads_of(kScale), kParts = parts_of(kType), kSpan = 8 * kParts,
+                kFixedLanes = fixed_block(kElement, kScale) / kSpan;
   __shared__ Stage<kElement, kParts> stages[is_staged(kElement) ? kThreads / 32 : 1];
   const int lanes = kFixedLanes > 0 ? kFixedLanes : args.lanes;
   wait_for_previous_kernel();
@@ -153,22 +155,31 @@ __global__ void __launch_bounds__(kThreads) quantize_blocks(const Args args) {
     BlockScale scale{};
     Codes codes[kParts];
     const bool plain = quick_scale<kElement, kScale>(magnitude_value<kType>(magnitudes[g]), outer, scale) && plain_outer;
-    if (__all_sync(0xFFFFFFFFu, plain)) {
+    constexpr bool kByProduct = kElement == Element::kE2m1 && kScale != ScaleKind::kSharedExponent;
+    if (kByProduct && __all_sync(0xFFFFFFFFu, plain && is_product_divisor<kType>(scale.value))) {
+      if constexpr (kByProduct) {
+        const float reciprocal = make_divisor(scale.value).nearest;
+#pragma unroll
+        for (int i = 0; i < kParts; ++i) codes[i] = encode_e2m1<false>(chunks[g][i], reciprocal);
+      }
+    } else if (__all_sync(0xFFFFFFFFu, plain)) {
+      [[maybe_unused]] const Divisor divisor = make_divisor(scale.value);
 #pragma unroll
       for (int i = 0; i < kParts; ++i) {
-        if constexpr (kScale == ScaleKind::kSharedExponent) codes[i] = encode_chunk_shifted<kElement>(chunks[g][i], scale.reciprocal);
-        else codes[i] = encode_chunk<kElement, kType, 8, false>(chunks[g][i], scale.divisor);
+        if constexpr (kScale == ScaleKind::kSharedExponent)
+          codes[i] = encode_chunk_shifted<kElement>(chunks[g][i], scale.reciprocal);
+        else
+          codes[i] = encode_chunk<kElement, kType, 8, false>(chunks[g][i], divisor);
       }
     } else {
       scale.code = encode_exactly<kElement, kType, kScale>(chunks[g], codes, lanes, outer.value, args.flags);
     }
-    const bool valid = index < args.x.chunks;
-    if (valid && (threadIdx.x & static_cast<unsigned>(lanes - 1)) == 0) {
+    if (index < args.x.chunks && (threadIdx.x & static_cast<unsigned>(lanes - 1)) == 0) {
       const std::int64_t cell = kFixedLanes > 0 ? index / max(kFixedLanes, 1) : index >> args.lanes_log2;
       if constexpr (kScale == ScaleKind::kLargest) static_cast<std::uint32_t*>(args.scales)[cell] = scale.code;
       else static_cast<std::uint8_t*>(args.scales)[cell] = static_cast<std::uint8_t>(scale.code);
     }
-    store_span<kElement, kParts>(args.codes, index, valid, codes, stages[is_staged(kElement) ? threadIdx.x / 32 : 0]);
+    store_span<kElement, kParts>(args.codes, index, args.x.chunks, codes, stages[is_staged(kElement) ? threadIdx.x / 32 : 0]);
   }
 }
 
@@ -176,7 +187,7 @@ using Launch = int (*)(const QuantizeProblem&, Stream);
 
 template <Element kElement, DType kType, ScaleKind kScale>
 int launch(const QuantizeProblem& problem, Stream stream) {
-  constexpr int kSpan = 8 * parts_of(kType);
+  constexpr int kSpan = 8 * parts_of(kType), kThreads = threads_of(kScale);
   Args args{};
   args.x = ChunkedMatrix::of(problem, kSpan);
   args.codes = problem.codes;

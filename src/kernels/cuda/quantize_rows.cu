@@ -1,6 +1,6 @@
 /// Quantizes rows with one fp32 scale each (per token, per output channel), reading x once: the row waits in registers while its
 /// largest magnitude is found.
-/// Mapping:  one thread block per row, 2 or 4 chunks per thread, one barrier.
+/// Mapping:  one thread block per row, 2 or 4 chunks per thread (of packed codes from 16 bits in neighbouring pairs), one barrier.
 /// Requires: 16-byte aligned rows of whole chunks, at most 32768 (fp32 to 8 bits: 16384) columns; nearest even, saturating.
 /// Bound:    memory; 2 or 4 B read, bits/8 B written per element.
 /// Meaning:  kernels/reference/quantize.cc, bit for bit.
@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kMostThreads = 1024;
 constexpr int kMostChunks = 4;  // per thread; two for codes of 8 bits where that takes at most half of the threads
+constexpr int kShortRow = 512;  // chunks: below it more registers are better than more threads
 
 struct Args {
   const void* x;
@@ -34,11 +35,12 @@ __device__ inline std::uint32_t block_max(std::uint32_t value, std::uint32_t* wa
   return __reduce_max_sync(0xFFFFFFFFu, lane < blockDim.x / 32 ? warps[lane] : 0u);
 }
 
-template <Element kElement, DType kType, int kChunks>
-__global__ void __maxnreg__(elements_per_lane(kElement, kType) == 8 && kType == DType::kF32 ? 64 : (kChunks == 2 ? 32 : 40)) quantize_rows(const Args args) {
+/// kParts: neighbouring chunks in a thread.
+template <Element kElement, DType kType, int kChunks, int kParts, int kRegisters>
+__global__ void __maxnreg__(kRegisters) quantize_rows(const Args args) {
   constexpr int kPer = elements_per_lane(kElement, kType);
   constexpr float kLargest = static_cast<float>(format_of(kElement).largest());
-  __shared__ Stage<kElement> stages[is_staged(kElement) ? kMostThreads / 32 : 1];
+  __shared__ Stage<kElement, kParts> stages[is_staged(kElement) ? kMostThreads / 32 : 1];
   __shared__ std::uint32_t warps[2][32];
   const std::int64_t row = blockIdx.x;
   wait_for_previous_kernel();
@@ -47,7 +49,7 @@ __global__ void __maxnreg__(elements_per_lane(kElement, kType) == 8 && kType == 
   Chunk<kType, kPer> chunks[kChunks];
 #pragma unroll
   for (int u = 0; u < kChunks; ++u) {
-    const int index = u * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+    const int index = (u / kParts * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kParts + u % kParts;
     chunks[u] = index < args.chunks ? load_chunk<kType, kPer>(args.x, start + std::int64_t{index} * kPer) : zero_chunk<kType, kPer>();
   }
   std::uint32_t magnitude = chunk_magnitude(chunks[0]);
@@ -65,14 +67,28 @@ __global__ void __maxnreg__(elements_per_lane(kElement, kType) == 8 && kType == 
   if (scale == 0.0f) scale = __uint_as_float(1u);
   if (threadIdx.x == 0) args.scales[row] = scale;
 
-  const bool plain = finite && is_plain_divisor(scale);
+  const bool plain = finite && is_plain_divisor(scale), product = kElement == Element::kE2m1 && is_product_divisor<kType>(scale);
   const Divisor divisor = make_divisor(scale * prescale_of(kElement));
   std::uint8_t* codes = args.codes + static_cast<std::size_t>(row) * args.row_bytes;
 #pragma unroll
-  for (int u = 0; u < kChunks; ++u) {
-    const int index = u * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
-    const Codes packed = plain ? encode_chunk<kElement, kType, kPer, false>(chunks[u], divisor) : encode_chunk_slowly<kElement>(chunks[u], scale);
-    store_codes<kElement, kPer>(codes, index, index < args.chunks, packed, stages[is_staged(kElement) ? threadIdx.x / 32 : 0]);
+  for (int u = 0; u < kChunks; u += kParts) {
+    const int index = u / kParts * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+    Codes packed[kParts];
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      if (!plain) {
+        packed[i] = encode_chunk_slowly<kElement>(chunks[u + i], scale);
+      } else if (product) {
+        if constexpr (kElement == Element::kE2m1) packed[i] = encode_e2m1<false>(chunks[u + i], divisor.nearest);
+      } else {
+        packed[i] = encode_chunk<kElement, kType, kPer, false>(chunks[u + i], divisor);
+      }
+    }
+    Stage<kElement, kParts>& stage = stages[is_staged(kElement) ? threadIdx.x / 32 : 0];
+    if constexpr (kParts == 1)
+      store_codes<kElement, kPer>(codes, index, args.chunks, packed[0], stage);
+    else
+      store_span<kElement, kParts>(codes, index, args.chunks / kParts, packed, stage);
   }
 }
 
@@ -83,13 +99,18 @@ int launch(const QuantizeProblem& problem, Stream stream) {
   constexpr int kPer = elements_per_lane(kElement, kType);
   Args args{problem.x, problem.row_stride, static_cast<int>(problem.cols / kPer), problem.codes, problem.row_bytes,
             static_cast<float*>(problem.scales), problem.flags};
-  const auto launch_with = [&]<int kChunks>() {
+  const auto launch_with = [&]<int kChunks, int kParts, int kRegisters>() {
     const int threads = (args.chunks + 32 * kChunks - 1) / (32 * kChunks) * 32;
-    return launch_overlapped(quantize_rows<kElement, kType, kChunks>, problem.rows, threads, stream, args);
+    return launch_overlapped(quantize_rows<kElement, kType, kChunks, kParts, kRegisters>, problem.rows, threads, stream, args);
   };
   if constexpr (bits_of(kElement) == 8)
-    if (args.chunks <= kMostThreads) return launch_with.template operator()<2>();
-  return launch_with.template operator()<kMostChunks>();
+    if (args.chunks <= kMostThreads) return launch_with.template operator()<2, 1, 32>();
+  if constexpr (bits_of(kElement) < 8 && is_16_bit(kType))
+    if (args.chunks % 2 == 0 && is_aligned(problem.codes, 8)) {
+      if (args.chunks <= kShortRow) return launch_with.template operator()<kMostChunks, 2, 48>();
+      return launch_with.template operator()<kMostChunks, 2, 40>();
+    }
+  return launch_with.template operator() < kMostChunks, 1, kPer == 8 && kType == DType::kF32 ? 64 : 40 > ();
 }
 
 struct Entry {

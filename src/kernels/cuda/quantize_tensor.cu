@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kUnroll = 2;
-constexpr int kAmaxUnroll = 4;
+constexpr int kAmaxUnroll = 4, kAmaxSteps = 2;  // chunks in flight, and rounds of them that a thread block has at least
 
 struct Args {
   ChunkedMatrix x;
@@ -58,39 +58,39 @@ __global__ void __launch_bounds__(kThreads) quantize_tensor(const Args args) {
   for (int u = 0; u < kUnroll; ++u) {
     const std::int64_t index = first + u * kThreads;
     Codes codes;
-    if (magnitude_value<kType>(chunk_magnitude(chunks[u])) <= limit) {
+    if (is_at_most<kType>(chunk_magnitude(chunks[u]), limit)) {
       codes = encode_chunk<kElement, kType, kPer, true>(chunks[u], divisor);
     } else {
       finite_magnitude(chunks[u], args.flags);
       codes = encode_chunk_slowly<kElement>(chunks[u], scale);
     }
-    store_codes<kElement, kPer>(args.codes, index, index < args.x.chunks, codes, stage);
+    store_codes<kElement, kPer>(args.codes, index, args.x.chunks, codes, stage);
   }
 }
 
+/// A thread block has `share` neighbouring chunks, which it reads from the front.
 template <DType kType>
-__global__ void __launch_bounds__(kThreads) tensor_amax(const ChunkedMatrix x, float* partials, std::uint32_t* flags) {
+__global__ void __launch_bounds__(kThreads) tensor_amax(const ChunkedMatrix x, std::int64_t share, float* partials, std::uint32_t* flags) {
   constexpr int kPer = is_16_bit(kType) ? 8 : 4;
   __shared__ float warps[kThreads / 32];
   wait_for_previous_kernel();
-  const std::int64_t stride = std::int64_t{gridDim.x} * kThreads;
-  const std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int64_t first = blockIdx.x * share + threadIdx.x, end = min(x.chunks, (blockIdx.x + 1) * share);
   std::uint32_t magnitude = 0;
   std::int64_t index = first;
-  for (; index + (kAmaxUnroll - 1) * stride < x.chunks; index += kAmaxUnroll * stride) {
+  for (; index + (kAmaxUnroll - 1) * kThreads < end; index += kAmaxUnroll * kThreads) {
     Chunk<kType, kPer> chunks[kAmaxUnroll];
 #pragma unroll
-    for (int u = 0; u < kAmaxUnroll; ++u) chunks[u] = load_chunk<kType, kPer>(x.data, x.template offset<kPer>(index + u * stride));
+    for (int u = 0; u < kAmaxUnroll; ++u) chunks[u] = load_chunk<kType, kPer>(x.data, x.template offset<kPer>(index + u * kThreads));
 #pragma unroll
     for (int u = 0; u < kAmaxUnroll; ++u) magnitude = max_magnitude<kType>(magnitude, chunk_magnitude(chunks[u]));
   }
-  for (; index < x.chunks; index += stride)
+  for (; index < end; index += kThreads)
     magnitude = max_magnitude<kType>(magnitude, chunk_magnitude(load_chunk<kType, kPer>(x.data, x.template offset<kPer>(index))));
 
   float amax = magnitude_value<kType>(magnitude);
   if (!is_finite(amax)) {  // rare: this thread looks again, without what is not finite
     amax = 0.0f;
-    for (index = first; index < x.chunks; index += stride)
+    for (index = first; index < end; index += kThreads)
       amax = fmaxf(amax, finite_magnitude(load_chunk<kType, kPer>(x.data, x.template offset<kPer>(index)), flags));
   }
   amax = __uint_as_float(__reduce_max_sync(0xFFFFFFFFu, __float_as_uint(amax)));
@@ -100,6 +100,13 @@ __global__ void __launch_bounds__(kThreads) tensor_amax(const ChunkedMatrix x, f
     for (int i = 1; i < kThreads / 32; ++i) amax = fmaxf(amax, warps[i]);
     partials[blockIdx.x] = amax;
   }
+}
+
+/// One thread block folds all partial results into the first: the next kernel's many thread blocks would each wait for all of them.
+__global__ void __launch_bounds__(kThreads) fold(float* partials, int count) {
+  wait_for_previous_kernel();
+  const float amax = fold_partials(partials, count);
+  if (threadIdx.x == 0) partials[0] = amax;
 }
 
 template <Element kElement, DType kType>
@@ -151,14 +158,16 @@ int run(const QuantizeProblem& problem, Stream stream) {
 int launch_tensor_amax(const QuantizeProblem& problem, const float*& partials, int& count, Stream stream) {
   const ChunkedMatrix x = ChunkedMatrix::of(problem, problem.dtype == DType::kF32 ? 4 : 8);
   float* out = static_cast<float*>(problem.workspace);
-  const std::int64_t wanted = (x.chunks + kThreads * kAmaxUnroll - 1) / (kThreads * kAmaxUnroll);
-  count = static_cast<int>(std::min({wanted, std::int64_t{multiprocessors()} * 8, std::int64_t{kMostPartials}}));
+  constexpr std::int64_t kStep = kThreads * kAmaxUnroll;
+  const std::int64_t share = std::max(std::int64_t{kAmaxSteps}, (x.chunks + kMostPartials * kStep - 1) / (kMostPartials * kStep)) * kStep;
+  const int blocks = static_cast<int>((x.chunks + share - 1) / share);
+  const auto kernel = problem.dtype == DType::kF32 ? tensor_amax<DType::kF32>
+                                                   : (problem.dtype == DType::kF16 ? tensor_amax<DType::kF16> : tensor_amax<DType::kBf16>);
   partials = out;
-  switch (problem.dtype) {
-    case DType::kF32: return launch_overlapped(tensor_amax<DType::kF32>, count, kThreads, stream, x, out, problem.flags);
-    case DType::kF16: return launch_overlapped(tensor_amax<DType::kF16>, count, kThreads, stream, x, out, problem.flags);
-    default: return launch_overlapped(tensor_amax<DType::kBf16>, count, kThreads, stream, x, out, problem.flags);
-  }
+  count = std::min(blocks, 1);
+  if (const int error = launch_overlapped(kernel, blocks, kThreads, stream, x, share, out, problem.flags); error != 0 || blocks <= 1)
+    return error;
+  return launch_overlapped(fold, 1, kThreads, stream, out, blocks);
 }
 
 const QuantizeKernel kQuantizeTensor{"cuda_quantize_tensor", accepts, workspace, run};
