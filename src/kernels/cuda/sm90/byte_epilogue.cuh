@@ -159,13 +159,21 @@ __device__ inline void stage_16_bit(const float (&v)[kSums], std::byte* staging)
   }
 }
 
-/// The same of fp32 or int32.
-template <int kSums>
+/// The same of fp32 or int32. kInTwos: stores of two values tie neighbouring sums to pairs of registers. Where sums are promoted that must
+/// not be: sum and accumulator would lie in the same bank, and every fma of the main loop wait for its operands.
+template <bool kInTwos, int kSums>
 __device__ inline void stage_32_bit(const float (&v)[kSums], std::byte* staging) {
   const int lane = thread_here() % 32;
 #pragma unroll
-  for (int i = 0; i < kSums / 2; ++i)
-    store_shared(place_in_box(staging, lane / 4 + i % 2 * 8, i / 2 * 32 + lane % 4 * 8), v[i * 2], v[i * 2 + 1]);
+  for (int i = 0; i < kSums / 2; ++i) {
+    const std::uint32_t place = place_in_box(staging, lane / 4 + i % 2 * 8, i / 2 * 32 + lane % 4 * 8);
+    if constexpr (kInTwos) {
+      store_shared(place, v[i * 2], v[i * 2 + 1]);
+    } else {
+      store_shared(place, v[i * 2]);
+      store_shared(place + 4, v[i * 2 + 1]);
+    }
+  }
 }
 
 /// The same of one byte: the codes of v / out_scale, which is between 2^-40 and 2^40.

@@ -20,13 +20,16 @@ struct ByteInstance {
   ByteScaling scaling;
   BytePair pair;
   ByteKernel kernel;
+  ByteKernel plain_kernel;  ///< of plain 16-bit results; null: `kernel`
   int shared_bytes, threads;
   bool byte_boxes;
 };
 
 template <class T>
 constexpr ByteInstance instance(std::string_view config) {
-  return {config, T::kScaling, T::kPair, byte_product<T>, T::kShared, T::kThreads, T::kByteBoxes};
+  ByteKernel plain = nullptr;
+  if constexpr (T::kPair == BytePair::kE4m3E4m3 && !T::kSwapped) plain = byte_product<T, true>;
+  return {config, T::kScaling, T::kPair, byte_product<T, false>, plain, T::kShared, T::kThreads, T::kByteBoxes};
 }
 
 std::span<const ByteInstance> fp8_tile_scaled();  ///< 1x128 x 128x128, e4m3

@@ -138,7 +138,9 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   params.k_blocks = k_blocks;
   params.d_group_rows = problem.m;
 
-  if (const cudaError_t error = cudaFuncSetAttribute(instance->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance->shared_bytes))
+  const bool plain_kernel = plain && !problem.d_is_col32 && element_bytes == 2 && instance->plain_kernel != nullptr;
+  const ByteKernel kernel = plain_kernel ? instance->plain_kernel : instance->kernel;
+  if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance->shared_bytes))
     return error;
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -152,7 +154,7 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   launch.stream = stream;
   launch.attrs = attributes;
   launch.numAttrs = cluster * plan.parts > 1 ? 2 : 1;
-  return cudaLaunchKernelEx(&launch, instance->kernel, params, a, b, sa, sb, sa4, d);
+  return cudaLaunchKernelEx(&launch, kernel, params, a, b, sa, sb, sa4, d);
 }
 
 }  // namespace narrow::cuda

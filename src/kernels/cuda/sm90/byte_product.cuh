@@ -215,15 +215,15 @@ struct BoxesOf {
 __device__ inline bool leaves_as_box(const ByteOutput& out, int rows) { return !out.col32 && (rows >= 16 || out.rows_end_with_d); }
 
 /// The sums of a tile to D, box by box through the slots (`slots` used so far) of the warp's staging memory, which earlier stores may still
-/// be reading.
-template <class T>
+/// be reading. kPlainOnly: of plain 16-bit results.
+template <class T, bool kPlainOnly>
 __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const ByteShared<T>& shared, const ByteSums<T>& sums,
                             const BytePiece& piece, const TilePlace& place, unsigned& slots) {
   const int here = thread_here(), lane = here % 32, warp = here % 128 / 32, group = here / 128;
   std::byte* const staging = shared.box(group * 4 + warp, 0);
   const StripPlace part = place_of_group<T>(p, piece, place, group);
   const auto first_of = [&](int strip) { return strip * 64 + warp * 16; };
-  if (T::kSwapped || !p.out.boxed) {
+  if (!kPlainOnly && (T::kSwapped || !p.out.boxed)) {
 #pragma unroll
     for (int strip = 0; strip < T::kStrips; ++strip) {
       const int first = first_of(strip), rows = part.rows - first;
@@ -258,7 +258,7 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
           finish_sums<kOut == DType::kI32, kPlain>(p.out, shared.terms(group), sums[strip] + at, v, first_of(strip) + lane / 4,
                                                    at * 2 + lane % 4 * 2);
           if constexpr (kElementBytes == 4)
-            stage_32_bit(v, box(i));
+            stage_32_bit<T::kLoop == Loop::kDirect>(v, box(i));
           else if constexpr (kElementBytes == 2)
             stage_16_bit<kOut == DType::kF16>(v, box(i));
           else
@@ -288,16 +288,18 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
       const DType out = p.out.epilogue.out;
       if (out == DType::kBf16)
         put.template operator()<DType::kBf16, kPlain>();
-      else if (out == DType::kF16)
+      else if (kPlainOnly || out == DType::kF16)
         put.template operator()<DType::kF16, kPlain>();
-      else if (out == DType::kF32)
-        put.template operator()<DType::kF32, false>();
-      else if (out == DType::kI32) {
-        if constexpr (std::is_same_v<typename T::Sum, int>) put.template operator()<DType::kI32, kPlain>();
-      } else if constexpr (T::kByteBoxes)
-        put.template operator()<DType::kI8, kPlain>();
+      else if constexpr (!kPlainOnly) {
+        if (out == DType::kF32)
+          put.template operator()<DType::kF32, false>();
+        else if (out == DType::kI32) {
+          if constexpr (std::is_same_v<typename T::Sum, int>) put.template operator()<DType::kI32, kPlain>();
+        } else if constexpr (T::kByteBoxes)
+          put.template operator()<DType::kI8, kPlain>();
+      }
     };
-    if (p.out.plain)
+    if (kPlainOnly || p.out.plain)
       choose.template operator()<true>();
     else
       choose.template operator()<false>();
@@ -334,14 +336,15 @@ __device__ void store_tiles(const ByteParams& p, const CUtensorMap& d, const Byt
 }
 
 /// A consumer warpgroup's work.
-template <class T>
+template <class T, bool kPlainOnly>
 __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteShared<T>& shared) {
   Consumer<T> consumer(shared);
   const int lane = consumer.lane, group = consumer.group;
   if ((T::kLoop == Loop::kTurns || T::kPingPong) && group == 1 && lane == 0) shared.turn[0].arrive();
   RingPosition<T::kNotes> note;
   if (T::kPingPong && group == 1) note.advance();
-  const bool needs_terms = !T::kSwapped && p.out.boxed && p.schedule.parts == 1 && (T::kOuter || p.out.epilogue.bias != nullptr);
+  const bool needs_terms =
+      !T::kSwapped && p.out.boxed && p.schedule.parts == 1 && (T::kOuter || (!kPlainOnly && p.out.epilogue.bias != nullptr));
   const int barrier = 2 + group;
   unsigned slots = 0;
   wait_for_earlier_kernels();  // from here on scales are read and D is written; the producer has waited before the operands are read
@@ -389,7 +392,7 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
         wait_words();
         named_sync(barrier, 128);
       }
-      finish_tile<T>(p, d, shared, sums, piece, place, slots);
+      finish_tile<T, kPlainOnly>(p, d, shared, sums, piece, place, slots);
     }
     __syncwarp();  // the note is read
     if (lane == 0) shared.read[note.stage].arrive();
@@ -398,7 +401,9 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
   if (starts_stores<T>(lane)) wait_stores_read<0>();
 }
 
-template <class T>
+/// kPlainOnly: plain 16-bit results alone. The code of all others would take the main loop's registers, and keep the compiler from seeing
+/// that a warp's threads stay together, so that descriptors would not be counted in uniform registers: a seventh more time.
+template <class T, bool kPlainOnly>
 __global__ void __launch_bounds__(T::kThreads, 1)
     byte_product(const __grid_constant__ ByteParams p, const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                  const __grid_constant__ CUtensorMap sa, const __grid_constant__ CUtensorMap sb, const __grid_constant__ CUtensorMap sa4,
@@ -409,7 +414,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const int rank = T::kCluster == 1 ? 0 : static_cast<int>(cluster_rank());
   const int worker = static_cast<int>(blockIdx.x) / T::kCluster;
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
-  const int element_bytes = bytes_of(p.out.epilogue.out);
+  const int element_bytes = kPlainOnly ? 2 : bytes_of(p.out.epilogue.out);
   const bool storer = p.out.storer && (element_bytes == 2   ? BoxesOf<T, 2>::kStored
                                        : element_bytes == 1 ? BoxesOf<T, 1>::kStored
                                                             : BoxesOf<T, 4>::kStored);
@@ -464,7 +469,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
   } else {
     take_registers<232>();
-    consume<T>(p, d, shared);
+    consume<T, kPlainOnly>(p, d, shared);
   }
   if (parted && threadIdx.x >= T::kConsumerThreads) {  // the consumers did this before and in finish_share
     cluster_wait();
