@@ -25,13 +25,10 @@ __device__ TilePlace place_of(const ByteParams& p, const BytePiece& piece, int r
   return {(place.x * T::kClusterM + rank % T::kClusterM) * T::kTileM, (place.y * T::kClusterN + rank / T::kClusterM) * T::kTileN};
 }
 
-/// Producer number `which`: one thread, which fills every kProducers-th stage.
+/// The scheduler: one thread, which walks the tiles and notes them for the others, some tiles ahead, since their places take divisions.
 template <class T>
-__device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtensorMap& b, const CUtensorMap& sa, const CUtensorMap& sb,
-                        const CUtensorMap& sa4, const ByteShared<T>& shared, int worker, int rank, unsigned which) {
-  RingPosition<T::kStages> at;
+__device__ void note_tiles(const ByteParams& p, const ByteShared<T>& shared, int worker, int rank) {
   RingPosition<T::kNotes> note;
-  unsigned turn = 0;
   ByteWork work(p.schedule, p.m, worker);
   BytePiece piece{};
   int blocks_before = 0;
@@ -39,19 +36,32 @@ __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtenso
     shared.read[note.stage].wait(note.parity ^ 1u);
     shared.notes[note.stage] = {piece, place, blocks_before, last};
     shared.noted[note.stage].arrive();
+    note.advance();
   };
   if (p.schedule.grouping != ByteGrouping::kNone) wait_for_earlier_kernels();  // groups come from memory that they may write
-  for (bool more = true; more; note.advance()) {
-    more = work.next(piece);
-    const TilePlace place = more ? place_of<T>(p, piece, rank) : TilePlace{};
-    if (which == 0) tell(place, !more);
-    if (T::kPingPong && !more) {  // each warpgroup's end
-      note.advance();
-      tell(place, true);
-    }
-    if (!more) break;
-    if constexpr (T::kPingPong) blocks_before += piece.k_end - piece.k_begin;
-    wait_for_earlier_kernels();  // and so do operands
+  while (work.next(piece)) {
+    tell(place_of<T>(p, piece, rank), false);
+    blocks_before += piece.k_end - piece.k_begin;
+  }
+  tell({}, true);
+  if (T::kPingPong) tell({}, true);  // each warpgroup's end
+}
+
+/// Producer number `which`: one thread, which fills every kProducers-th stage.
+template <class T>
+__device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtensorMap& b, const CUtensorMap& sa, const CUtensorMap& sb,
+                        const CUtensorMap& sa4, const ByteShared<T>& shared, int rank, unsigned which) {
+  RingPosition<T::kStages> at;
+  RingPosition<T::kNotes> note;
+  unsigned turn = 0;
+  wait_for_earlier_kernels();  // operands come from memory that they may write
+  for (;; note.advance()) {
+    shared.noted[note.stage].wait(note.parity);
+    const bool last = shared.notes[note.stage].last;
+    const BytePiece piece = shared.notes[note.stage].piece;
+    const TilePlace place = shared.notes[note.stage].place;
+    shared.read[note.stage].arrive();
+    if (last) return;
     const bool by_rows = p.schedule.grouping == ByteGrouping::kRowOffsets || p.schedule.grouping == ByteGrouping::kRowCounts;
     const int row_a = piece.first_row + place.row, row_b = (by_rows ? piece.group * p.n : 0) + place.column;
     // Boxes of scales start at multiples of 16 bytes. A group's rows may not (any_row): then the box starts up to three scales early, and a
@@ -437,7 +447,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
     for (int note = 0; note < T::kNotes; ++note) {
       shared.noted[note].init(1);
-      shared.read[note].init(T::kTileGroups * 4 + (storer ? 1 : 0));
+      shared.read[note].init(T::kTileGroups * 4 + static_cast<int>(T::kProducers) + (storer ? 1 : 0));
     }
     if (parted) {
       const int part = static_cast<int>(blockIdx.x) % p.schedule.parts;
@@ -455,10 +465,11 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     give_registers<40>();
     const unsigned thread = threadIdx.x - T::kConsumerThreads;
     if constexpr (T::kSpacedCopies) {
-      if (thread == 0 || thread == 32) produce<T>(p, a, b, sa, sb, sa4, shared, worker, rank, thread / 32);
+      if (thread == 0 || thread == 32) produce<T>(p, a, b, sa, sb, sa4, shared, rank, thread / 32);
     } else {
-      if (warp == T::kConsumers * 4 && is_elected()) produce<T>(p, a, b, sa, sb, sa4, shared, worker, rank, 0);
+      if (warp == T::kConsumers * 4 && is_elected()) produce<T>(p, a, b, sa, sb, sa4, shared, rank, 0);
     }
+    if (warp == T::kConsumers * 4 + 2 && is_elected()) note_tiles<T>(p, shared, worker, rank);
     if constexpr (T::kStorer) {
       if (storer && warp == T::kConsumers * 4 + 3 && is_elected()) {
         if (element_bytes == 2)

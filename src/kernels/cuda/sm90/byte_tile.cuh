@@ -69,7 +69,7 @@ struct ByteTile {
   static constexpr unsigned kProducers = kSpacedCopies ? 2 : 1;
   static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kCopiedBytes = kStageBytes + (kScalesOfA ? kTileM * 4 : 0) + (kScalesOfB ? kTileN * 4 : 0);
-  static constexpr int kNotes = 4;  ///< pieces that the producer may be ahead of the consumers
+  static constexpr int kNotes = 4;  ///< pieces that the scheduler may be ahead of the consumers
   using Terms = TileTerms<kGroupM, kGroupN, kOuter, std::is_same_v<Sum, int>>;
   static constexpr int kTermBytes = kSwapped ? 0 : (static_cast<int>(sizeof(Terms)) + 127) / 128 * 128;  ///< of a warpgroup
   /// Boxes of D that a warp has staged at once: a tile of 16-bit values, whose stores then run under the next tile's products. Of kPingPong
@@ -114,7 +114,8 @@ struct TilePlace {
   int row, column;  ///< inside the group
 };
 
-/// What the producer tells the consumers of its thread block about a piece; they read it where they need it, so that it takes no registers.
+/// What the scheduler tells the other threads of its thread block about a piece; consumers read it where they need it, so that it takes no
+/// registers.
 struct PieceNote {
   BytePiece piece;
   TilePlace place;
