@@ -24,7 +24,7 @@ constexpr std::array kConfigs = {
     WeightConfig{"128x32", 32, 2, false, {0.295, 0.347, 0.491}, 2},
     WeightConfig{"128x64", 64, 2, false, {0.417, 0.463, 0.634}, 2},
     WeightConfig{"128x128", 128, 2, false, {0.675, 0.776, 0.951}},
-    WeightConfig{"128x256", 256, 2, false, {1.455, 1.385, 1.492}},
+    WeightConfig{"128x256", 256, 2, false, {1.455, 1.44, 1.492}},
     WeightConfig{"192x128", 128, 3, false, {0.995, 1.125, 1.333}},
     WeightConfig{"128x128_promoted", 128, 2, true, {1.27, 1.27, 1.27}},
 };
