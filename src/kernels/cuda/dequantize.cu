@@ -12,7 +12,7 @@ namespace narrow::cuda {
 namespace {
 
 /// Threads of a block, and chunks in flight per thread: stores are most of the traffic, and few of them at a time go best.
-NARROW_HOST_DEVICE constexpr int threads_of(Element element) { return is_staged(element) ? 256 : (bits_of(element) == 8 ? 192 : 512); }
+NARROW_HOST_DEVICE constexpr int threads_of(Element element) { return is_staged(element) ? 256 : (bits_of(element) == 8 ? 192 : 128); }
 NARROW_HOST_DEVICE constexpr int unroll_of(Element element) { return is_staged(element) ? 3 : 2; }
 
 /// How scales are stored.
@@ -101,13 +101,7 @@ __device__ inline void store_values(const Args& args, std::uint32_t chunk, Codes
   }
   uint4* out = static_cast<uint4*>(args.y) + std::int64_t{chunk} * (kWords / 4);
 #pragma unroll
-  for (int i = 0; i < kWords / 4; ++i) {
-    const uint4 four = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
-    if constexpr (bits_of(kElement) == 4)
-      out[i] = four;
-    else
-      __stcs(out + i, four);
-  }
+  for (int i = 0; i < kWords / 4; ++i) __stcs(out + i, make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]));
 }
 
 template <Element kElement, DType kType>
