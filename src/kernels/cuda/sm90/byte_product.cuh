@@ -235,7 +235,7 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
     return;
   }
   if constexpr (!T::kSwapped) {
-    const auto put = [&]<DType kOut, bool kPlain>() {
+    const auto put = [&]<DType kOut, Ending kEnding>() {
       constexpr int kElementBytes = bytes_of(kOut);
       using Boxes = BoxesOf<T, kElementBytes>;
       constexpr int kSums = Boxes::kSums, kPerStrip = Boxes::kPerStrip, kAll = Boxes::kAll, kTogether = Boxes::kTogether;
@@ -255,8 +255,8 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
         for (int i = 0; i < kTogether; ++i) {
           const int strip = (from + i) / kPerStrip, at = Boxes::first(from + i);
           float v[kSums];
-          finish_sums<kOut == DType::kI32, kPlain>(p.out, shared.terms(group), sums[strip] + at, v, first_of(strip) + lane / 4,
-                                                   at * 2 + lane % 4 * 2);
+          finish_sums<kOut == DType::kI32, kEnding>(p.out, shared.terms(group), sums[strip] + at, v, first_of(strip) + lane / 4,
+                                                    at * 2 + lane % 4 * 2);
           if constexpr (kElementBytes == 4)
             stage_32_bit(v, box(i));
           else if constexpr (kElementBytes == 2)
@@ -283,24 +283,32 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
         }
       }
     };
-    // Plain results are the common ones: their code is straight, without the jumps over all that it does not do.
-    const auto choose = [&]<bool kPlain>() {
-      const DType out = p.out.epilogue.out;
+    const DType out = p.out.epilogue.out;
+    const auto choose = [&]<Ending kEnding>() {
       if (out == DType::kBf16)
-        put.template operator()<DType::kBf16, kPlain>();
+        put.template operator()<DType::kBf16, kEnding>();
       else if (out == DType::kF16)
-        put.template operator()<DType::kF16, kPlain>();
-      else if (out == DType::kF32)
-        put.template operator()<DType::kF32, false>();
-      else if (out == DType::kI32) {
-        if constexpr (std::is_same_v<typename T::Sum, int>) put.template operator()<DType::kI32, kPlain>();
-      } else if constexpr (T::kByteBoxes)
-        put.template operator()<DType::kI8, kPlain>();
+        put.template operator()<DType::kF16, kEnding>();
+      else if constexpr (kEnding != Ending::kShifted) {
+        if (out == DType::kF32)
+          put.template operator()<DType::kF32, Ending::kAny>();
+        else if (out == DType::kI32) {
+          if constexpr (std::is_same_v<typename T::Sum, int>) put.template operator()<DType::kI32, kEnding>();
+        } else if constexpr (T::kByteBoxes)
+          put.template operator()<DType::kI8, kEnding>();
+      }
     };
-    if (p.out.plain)
-      choose.template operator()<true>();
-    else
-      choose.template operator()<false>();
+    if (p.out.plain) {
+      choose.template operator()<Ending::kPlain>();
+      return;
+    }
+    if constexpr (std::is_same_v<typename T::Sum, int>) {
+      if (p.out.shifted && is_16_bit(out)) {
+        choose.template operator()<Ending::kShifted>();
+        return;
+      }
+    }
+    choose.template operator()<Ending::kAny>();
   }
 }
 
