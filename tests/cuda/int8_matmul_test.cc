@@ -155,17 +155,20 @@ TEST_F(Int8MatmulTest, EveryRowTakesItsProducts) {
 /// More tiles than multiprocessors, in every row: notes, stages and turns go round several times.
 TEST_F(Int8MatmulTest, EveryRowTakesManyTiles) {
   for (const std::string& name : int8_matmul_kernel_names())
-    for (const DType out : kOutputs) {
-      const std::int64_t m = 2310, n = 4432, k = 528;
-      const DeviceQuantized xq = quantized("int8:row", m, k), wq = quantized("int8:row:asym", n, k);
-      const Int8Matrix x = prepare_int8(xq, *stream_), w = prepare_int8(wq, *stream_);
-      Int8MatmulOptions options;
-      for (const MatmulChoice& choice : explain_matmul(x, w, Tensor::empty(out, {m, n}, kDevice)))
-        if (choice.name == name && choice.accepted) options.kernel = name;
-      if (!options.kernel.empty()) {
-        ASSERT_NO_FATAL_FAILURE(expect_right(xq, x, wq, w, out, options, 0, 0, name));
+    for (const DType out : kOutputs)
+      for (const bool zeros_of_x : {false, true}) {
+        const std::int64_t m = 2310, n = 4432, k = 528;
+        const DeviceQuantized xq = quantized(zeros_of_x ? "int8:row:asym" : "int8:row", m, k),
+                              wq = quantized(zeros_of_x ? "int8:row" : "int8:row:asym", n, k);
+        const Int8Matrix x = prepare_int8(xq, *stream_), w = prepare_int8(wq, *stream_);
+        Int8MatmulOptions options;
+        if (zeros_of_x && out != DType::kI32) options.bias = floats({n});
+        for (const MatmulChoice& choice : explain_matmul(x, w, Tensor::empty(out, {m, n}, kDevice), options))
+          if (choice.name == name && choice.accepted) options.kernel = name;
+        if (!options.kernel.empty()) {
+          ASSERT_NO_FATAL_FAILURE(expect_right(xq, x, wq, w, out, options, 0, 0, name));
+        }
       }
-    }
 }
 
 TEST_F(Int8MatmulTest, FewRowsMeetWeightsOfAnyNumberOfRows) {

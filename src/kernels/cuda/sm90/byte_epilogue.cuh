@@ -16,6 +16,7 @@ struct ByteOutput {
   bool rows_end_with_d;  ///< no group's last rows are followed by another's
   bool boxed;            ///< boxes of 16 rows x 128 bytes of D leave by tensor copies; no residual, no activation but relu
   bool plain;            ///< boxed, and no bias, activation or zero points
+  bool shifted;          ///< of integers: boxed, with a bias or zero points of A, and neither zero points of B nor an activation
   bool storer;           ///< the stores of whole tiles are started by a thread of its own: where thread blocks have several tiles
   bool col32;            ///< D lies in stripes of 32 columns
   std::int64_t d_rows;   ///< of col32
@@ -38,6 +39,13 @@ __device__ inline void store_sum(const ByteOutput& out, Sum sum, std::int64_t ro
   }
 }
 
+/// What a tile's end does: the common ones in straight code, without jumps over what they do not do.
+enum class Ending : std::uint8_t {
+  kPlain,    ///< ByteOutput::plain
+  kShifted,  ///< ByteOutput::shifted, of 16 bits; where the bias or the zero points are missing, TileTerms has -0 or 0 in their place
+  kAny,
+};
+
 /// What the epilogue of a warpgroup's part of a tile, kRows x kColumns, needs of its rows and columns, in shared memory: copied there while
 /// the products run.
 template <int kRows, int kColumns, bool kOuter, bool kInteger>
@@ -53,23 +61,31 @@ struct TileTerms {
     for (int i = thread; i < kColumns; i += 128) {
       const int c = min(i, out.n - 1 - column);
       if (c < 0) break;
-      if (out.epilogue.bias != nullptr) copy_word(bias + i, out.epilogue.bias + column + c);
+      if (out.epilogue.bias != nullptr)
+        copy_word(bias + i, out.epilogue.bias + column + c);
+      else if (kInteger && out.shifted)
+        bias[i] = -0.0f;
       if constexpr (kOuter) copy_word(scale + i, o.b_scales + (b + c) * o.b_step);
       if (kInteger && o.b_zeros != nullptr) copy_word(zero + i, o.b_zeros + (b + c) * o.b_step);
-      if (kInteger && o.a_zeros != nullptr) copy_word(sum + i, o.b_sums + b + c);
+      if (kInteger && o.a_zeros != nullptr)
+        copy_word(sum + i, o.b_sums + b + c);
+      else if (kInteger && out.shifted)
+        sum[i] = 0;
     }
     for (int i = thread; kOuter && i < min(kRows, rows); i += 128) {
       copy_word(row_scale + i, o.a_scales + (a + i) * o.a_step);
-      if (kInteger && o.a_zeros != nullptr) copy_word(row_zero + i, o.a_zeros + (a + i) * o.a_step);
+      if (kInteger && o.a_zeros != nullptr)
+        copy_word(row_zero + i, o.a_zeros + (a + i) * o.a_step);
+      else if (kInteger && out.shifted)
+        row_zero[i] = 0;
       if (kInteger && o.b_zeros != nullptr) copy_word(row_sum + i, o.a_sums + a + i);
     }
   }
 };
 
 /// The values of kSums of a thread's sums (as bits of int32 where D is that): rows `row` and row + 8 of the warpgroup's part, columns from
-/// `column` on, two neighbours every eight. kRaw: of int32, without scales. kPlain: without zero points, bias and activation, in straight
-/// code.
-template <bool kRaw, bool kPlain, int kSums, class Sum, int kRows, int kColumns, bool kOuter, bool kInteger>
+/// `column` on, two neighbours every eight. kRaw: of int32, without scales.
+template <bool kRaw, Ending kEnding, int kSums, class Sum, int kRows, int kColumns, bool kOuter, bool kInteger>
 __device__ inline void finish_sums(const ByteOutput& out, const TileTerms<kRows, kColumns, kOuter, kInteger>& terms, const Sum* sums,
                                    float (&v)[kSums], int row, int column) {
   const auto two = [&](const auto* values, int i) {
@@ -80,9 +96,9 @@ __device__ inline void finish_sums(const ByteOutput& out, const TileTerms<kRows,
 #pragma unroll
     for (int i = 0; i < kSums; ++i) t[i] = sums[i];
     const ByteOuter& o = out.outer;
-    const int zero[2] = {!kPlain && o.a_zeros != nullptr ? terms.row_zero[row] : 0,
-                         !kPlain && o.a_zeros != nullptr ? terms.row_zero[row + 8] : 0};
-    if (!kPlain && o.a_zeros != nullptr) {
+    const bool has_zeros = kEnding == Ending::kShifted || (kEnding == Ending::kAny && o.a_zeros != nullptr);
+    const int zero[2] = {has_zeros ? terms.row_zero[row] : 0, has_zeros ? terms.row_zero[row + 8] : 0};
+    if (has_zeros) {
 #pragma unroll
       for (int i = 0; i < kSums; i += 4) {
         const int2 sum = two(terms.sum, i);
@@ -90,7 +106,7 @@ __device__ inline void finish_sums(const ByteOutput& out, const TileTerms<kRows,
         for (int j = 0; j < 4; ++j) t[i + j] -= zero[j / 2] * (j % 2 == 0 ? sum.x : sum.y);
       }
     }
-    if (!kPlain && o.b_zeros != nullptr) {
+    if (kEnding == Ending::kAny && o.b_zeros != nullptr) {
       const int rest[2] = {terms.row_sum[row] - o.k * zero[0], terms.row_sum[row + 8] - o.k * zero[1]};
 #pragma unroll
       for (int i = 0; i < kSums; i += 4) {
@@ -114,7 +130,7 @@ __device__ inline void finish_sums(const ByteOutput& out, const TileTerms<kRows,
       for (int j = 0; j < 4; ++j) v[i + j] = __fmul_rn(v[i + j], __fmul_rn(of_row[j / 2], __int_as_float(j % 2 == 0 ? scale.x : scale.y)));
     }
   }
-  if (!kPlain && !kRaw && out.epilogue.bias != nullptr) {
+  if (!kRaw && (kEnding == Ending::kShifted || (kEnding == Ending::kAny && out.epilogue.bias != nullptr))) {
 #pragma unroll
     for (int i = 0; i < kSums; i += 4) {
       const int2 bias = two(terms.bias, i);
@@ -122,7 +138,7 @@ __device__ inline void finish_sums(const ByteOutput& out, const TileTerms<kRows,
       for (int j = 0; j < 4; ++j) v[i + j] = __fadd_rn(v[i + j], __int_as_float(j % 2 == 0 ? bias.x : bias.y));
     }
   }
-  if (!kPlain && !kRaw && out.epilogue.activation == Activation::kRelu) {
+  if (kEnding == Ending::kAny && !kRaw && out.epilogue.activation == Activation::kRelu) {
 #pragma unroll
     for (int i = 0; i < kSums; ++i) v[i] = fmaxf(v[i], 0.0f);
   }

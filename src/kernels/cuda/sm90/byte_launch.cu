@@ -95,6 +95,7 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   const bool boxed = aligned && simple && bytes_fit;
   const bool plain =
       boxed && e.bias == nullptr && e.activation == Activation::kNone && problem.a_zeros == nullptr && problem.b_zeros == nullptr;
+  const bool shifted = boxed && !plain && problem.is_int8 && e.activation == Activation::kNone && problem.b_zeros == nullptr;
   if (boxed && !problem.d_is_col32)
     encoded = encoded &&
               encode_matrix_map(d, {problem.d, element_bytes, problem.n, rows_of_d(problem), problem.d_pitch * element_bytes, 128, 16});
@@ -129,6 +130,7 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
                 .rows_end_with_d = problem.grouping == ByteGrouping::kNone,
                 .boxed = boxed,
                 .plain = plain,
+                .shifted = shifted,
                 .storer = boxed && (!known || plan.tiles > workers),
                 .col32 = problem.d_is_col32,
                 .d_rows = problem.m};

@@ -35,8 +35,8 @@ constexpr std::array kConfigs = {
 };
 
 constexpr int kTileK = 128, kMostParts = 3, kLargestPartedTile = 128 * 64;
-constexpr double kCyclesPerMicrosecond = 1700.0, kStartCycles = 2900.0, kPartCycles = 2600.0, kPartCyclesPerElement = 0.2,
-                 kWideCyclesPerElement = 0.08, kTurnCycles = 500.0;
+constexpr double kCyclesPerMicrosecond = 1700.0, kStartCycles = 2900.0, kPartCycles = 2600.0, kInt8PartCycles = 8000.0,
+                 kPartCyclesPerElement = 0.2, kWideCyclesPerElement = 0.08, kTurnCycles = 500.0;
 /// Of the kernel of few rows: microseconds, and bytes of B per microsecond; fp8 of more than 8 rows converts too much.
 constexpr double kFewRowsStart = 3.0, kFewRowsBytes = 3.9e6, kFewRowsBytesSlow = 2.6e6;
 
@@ -74,8 +74,10 @@ double estimate_byte_plan(const ByteProblem& problem, const BytePlan& plan) {
   const double groups_along_k = problem.grouping == ByteGrouping::kDepth ? problem.groups : 1;
   const double blocks = ceil_div(ceil_div(problem.k, kTileK), plan.parts) / groups_along_k;
   const bool wide = problem.epilogue.out == DType::kF32 || problem.epilogue.out == DType::kI32;
-  const double end = c.end_cycles + (plan.parts > 1 ? kPartCycles + kPartCyclesPerElement * c.tile_m * c.tile_n : 0.0) +
-                     (wide ? kWideCyclesPerElement * c.tile_m * c.tile_n : 0.0);
+  const double end =
+      c.end_cycles +
+      (plan.parts > 1 ? (problem.is_int8 ? kInt8PartCycles : kPartCycles) + kPartCyclesPerElement * c.tile_m * c.tile_n : 0.0) +
+      (wide ? kWideCyclesPerElement * c.tile_m * c.tile_n : 0.0);
   const int rounds = ceil_div(std::int64_t{plan.tiles} * plan.parts, plan.workers);
   const double block_cycles = problem.is_int8 ? c.direct_block_cycles : c.block_cycles;
   const double ends = c.use == TileUse::kPingPong ? rounds * kTurnCycles + end : rounds * end;

@@ -245,7 +245,7 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
     return;
   }
   if constexpr (!T::kSwapped) {
-    const auto put = [&]<DType kOut, bool kPlain>() {
+    const auto put = [&]<DType kOut, Ending kEnding>() {
       constexpr int kElementBytes = bytes_of(kOut);
       using Boxes = BoxesOf<T, kElementBytes>;
       constexpr int kSums = Boxes::kSums, kPerStrip = Boxes::kPerStrip, kAll = Boxes::kAll, kTogether = Boxes::kTogether;
@@ -265,8 +265,8 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
         for (int i = 0; i < kTogether; ++i) {
           const int strip = (from + i) / kPerStrip, at = Boxes::first(from + i);
           float v[kSums];
-          finish_sums<kOut == DType::kI32, kPlain>(p.out, shared.terms(group), sums[strip] + at, v, first_of(strip) + lane / 4,
-                                                   at * 2 + lane % 4 * 2);
+          finish_sums<kOut == DType::kI32, kEnding>(p.out, shared.terms(group), sums[strip] + at, v, first_of(strip) + lane / 4,
+                                                    at * 2 + lane % 4 * 2);
           if constexpr (kElementBytes == 4)
             stage_32_bit<T::kLoop == Loop::kDirect>(v, box(i));
           else if constexpr (kElementBytes == 2)
@@ -293,26 +293,34 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
         }
       }
     };
-    // Plain results are the common ones: their code is straight, without the jumps over all that it does not do.
-    const auto choose = [&]<bool kPlain>() {
-      const DType out = p.out.epilogue.out;
+    const DType out = p.out.epilogue.out;
+    const auto choose = [&]<Ending kEnding>() {
       if (out == DType::kBf16)
-        put.template operator()<DType::kBf16, kPlain>();
+        put.template operator()<DType::kBf16, kEnding>();
       else if (kPlainOnly || out == DType::kF16)
-        put.template operator()<DType::kF16, kPlain>();
-      else if constexpr (!kPlainOnly) {
+        put.template operator()<DType::kF16, kEnding>();
+      else if constexpr (!kPlainOnly && kEnding != Ending::kShifted) {
         if (out == DType::kF32)
-          put.template operator()<DType::kF32, false>();
+          put.template operator()<DType::kF32, Ending::kAny>();
         else if (out == DType::kI32) {
-          if constexpr (std::is_same_v<typename T::Sum, int>) put.template operator()<DType::kI32, kPlain>();
+          if constexpr (std::is_same_v<typename T::Sum, int>) put.template operator()<DType::kI32, kEnding>();
         } else if constexpr (T::kByteBoxes)
-          put.template operator()<DType::kI8, kPlain>();
+          put.template operator()<DType::kI8, kEnding>();
       }
     };
-    if (kPlainOnly || p.out.plain)
-      choose.template operator()<true>();
-    else
-      choose.template operator()<false>();
+    if (kPlainOnly || p.out.plain) {
+      choose.template operator()<Ending::kPlain>();
+      return;
+    }
+    if constexpr (!kPlainOnly) {
+      if constexpr (std::is_same_v<typename T::Sum, int>) {
+        if (p.out.shifted && is_16_bit(out)) {
+          choose.template operator()<Ending::kShifted>();
+          return;
+        }
+      }
+      choose.template operator()<Ending::kAny>();
+    }
   }
 }
 
@@ -404,8 +412,7 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
       }
       finish_tile<T, kPlainOnly>(p, d, shared, sums, piece, place, slots);
     }
-    __syncwarp();  // the note is read
-    if (lane == 0) shared.read[note.stage].arrive();
+    shared.read[note.stage].arrive();  // every lane by itself, which racecheck understands
     note.advance(T::kPingPong ? 2 : 1);
   }
   if (starts_stores<T>(lane)) wait_stores_read<0>();
@@ -447,7 +454,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
     for (int note = 0; note < T::kNotes; ++note) {
       shared.noted[note].init(1);
-      shared.read[note].init(T::kTileGroups * 4 + static_cast<int>(T::kProducers) + (storer ? 1 : 0));
+      shared.read[note].init(T::kTileGroups * 128 + static_cast<int>(T::kProducers) + (storer ? 1 : 0));
     }
     if (parted) {
       const int part = static_cast<int>(blockIdx.x) % p.schedule.parts;
