@@ -72,11 +72,12 @@ bool set_slots(WeightParams& p, const WeightInstance& one, const WeightConfig& c
         if (one.shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts) <= kMostShared) return true;
     return false;
   }
-  if (c.depth_groups > 1) {  // weights come from farther away than tokens
-    for (p.token_slots = kMostSlots - 2; p.token_slots >= kFewestSlots; --p.token_slots) {
-      p.weight_slots = p.token_slots + 2;
-      if (one.shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts) <= kMostShared) return true;
-    }
+  if (c.depth_groups > 1) {  // weights come from farther away than tokens; of dense ones fewer fit
+    for (int more = 2; more >= 0; --more)
+      for (p.token_slots = kMostSlots - more; p.token_slots >= kFewestSlots; --p.token_slots) {
+        p.weight_slots = p.token_slots + more;
+        if (one.shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts) <= kMostShared) return true;
+      }
     return false;
   }
   const int per_chunk = c.tokens * kChunkDepth * 2 / one.token_bytes;  // slots of tokens
