@@ -73,8 +73,10 @@ bool set_slots(WeightParams& p, const WeightInstance& one, const WeightConfig& c
     return false;
   }
   if (c.depth_groups > 1) {  // weights come from farther away than tokens; of dense ones fewer fit
-    for (int more = 2; more >= 0; --more)
-      for (p.token_slots = kMostSlots - more; p.token_slots >= kFewestSlots; --p.token_slots) {
+    // Products of 32 tokens may still read theirs when their warpgroup waits for those of its next chunk.
+    const int fewest = c.tokens == 32 ? 3 : kFewestSlots;
+    for (int more = 2; more >= -1; --more)
+      for (p.token_slots = kMostSlots - 2; p.token_slots >= fewest && p.token_slots + more >= kFewestSlots; --p.token_slots) {
         p.weight_slots = p.token_slots + more;
         if (one.shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts) <= kMostShared) return true;
       }

@@ -52,11 +52,11 @@ int tiles_of(const WeightProblem& problem, const WeightConfig& c) {
   return ceil_div(problem.w.layout.row_chunks, c.row_groups) * ceil_div(problem.m, c.tokens);
 }
 
-/// Sums of the other parts lie in shared memory, beside at least two slots of weights and tokens (sm90/weight_main.cuh).
+/// Sums of the other parts lie in shared memory, beside at least two slots of weights and tokens (sm90/weight_main.cuh), three of 32 tokens.
 bool leaves_room(const WeightConfig& c, const WeightLayoutInfo& layout, int parts) {
   const int kShared = 227 * 1024, kStores = 4096 + c.row_groups * std::max(8192, c.tokens / 64 * 4096);
-  const int slot = c.row_groups * layout.chunk_bytes() + kChunkDepth * c.tokens * 2;
-  return 2 * slot + (parts - 1) * c.row_groups * c.tokens * 64 * 4 + kStores <= kShared;
+  const int tokens = kChunkDepth * c.tokens * 2, slot = c.row_groups * layout.chunk_bytes() + tokens;
+  return 2 * slot + (c.tokens == 32 ? tokens : 0) + (parts - 1) * c.row_groups * c.tokens * 64 * 4 + kStores <= kShared;
 }
 
 bool is_any(const WeightView& w) { return w.layout.kind == WeightKind::kFloat && w.scheme.element.mantissa_bits != w.layout.mantissa; }
