@@ -90,9 +90,9 @@ struct StepEncoding {
   int integer_offset = 0;  ///< of signed integers: 2^(bits-1)
 };
 
-/// Consumer threads: groups of four warps, each of which has 16 rows of a chunk. Producers: a thread of each of two more warps.
-constexpr int kStepGroups = 4, kStepGroupWarps = 4, kStepConsumers = kStepGroups * kStepGroupWarps * 32;
-constexpr int kStepProducers = 2, kStepThreads = kStepConsumers + kStepProducers * 32;
+/// Consumer threads: groups of two warps, each of which has 32 rows of a chunk. Producers: two threads of a warpgroup with few registers.
+constexpr int kStepGroups = 8, kStepGroupWarps = 2, kStepConsumers = kStepGroups * kStepGroupWarps * 32;
+constexpr int kStepProducers = 2, kStepThreads = kStepConsumers + 128;
 /// The stream's largest size: four values of it are a thread's at a time, up to four times.
 constexpr int kStepMostHidden = kStepConsumers * 16;
 

@@ -12,18 +12,10 @@ namespace {
 using namespace sm90;
 
 constexpr int kMostShared = 232448, kSlotBytes = 10240, kGapBytes = 20480;
-/// Two chunks of up to so many bytes share a slot, since a warp takes two at once.
-constexpr int kTwinBytes = 6144;
-/// Bytes of weights that are under way at most, where holds_back.
-constexpr int kAheadBytes = 73728;
+/// Bytes of weights of 8 bits, and of 4 and 5, under way: memory gives less to more requests; others want all of the ring.
+constexpr int kEightBitsAhead = 65536, kFewBitsAhead = 81920;
 
-/// Whether fewer weights than the ring holds are under way: as measured, formats of 5 to 8 bits and plain integers of 4 want that, the
-/// others all of the ring.
-bool holds_back(const StepEncoding& e) {
-  return (e.bits >= 5 && e.bits <= 8) || (e.bits == 4 && e.kind == WeightKind::kInteger && has_plain_scales(e));
-}
-
-constexpr auto kLists = {step_integers, step_integers_wide, step_floats, step_floats_wide, step_dense};
+constexpr auto kLists = {step_integers, step_floats, step_dense};
 
 const StepInstance* find_instance(const StepEncoding& e) {
   for (const auto list : kLists)
@@ -89,7 +81,7 @@ bool plan_step(StepParams& p) {
       p.most_columns = std::max(p.most_columns, run.columns_end - run.columns_begin);
     }
   }
-  p.unit = std::max(p.encoding.chunk_bytes <= kTwinBytes ? 2 : 1, kSlotBytes / p.encoding.chunk_bytes);
+  p.unit = std::max(1, kSlotBytes / p.encoding.chunk_bytes);
   // As many slots as fit.
   p.slots = p.head_slots = kStepGroups;
   if (StepShared::total_bytes(p) > kMostShared) return false;
@@ -102,7 +94,10 @@ bool plan_step(StepParams& p) {
   const int slot_bytes = p.unit * p.encoding.chunk_bytes;
   p.gap = kGapBytes / slot_bytes;
   p.ahead = p.slots;
-  if (holds_back(p.encoding)) p.ahead = std::clamp(kAheadBytes / slot_bytes, kStepProducers, p.slots) / kStepProducers * kStepProducers;
+  const bool is_narrow = (p.encoding.bits == 4 || p.encoding.bits == 5) && has_plain_scales(p.encoding);
+  if (is_narrow || p.encoding.bits == 8)
+    p.ahead =
+        std::clamp((is_narrow ? kFewBitsAhead : kEightBitsAhead) / slot_bytes, kStepProducers, p.slots) / kStepProducers * kStepProducers;
   return true;
 }
 

@@ -102,10 +102,12 @@ __global__ void __launch_bounds__(kStepThreads, 1) decode_step(const __grid_cons
     shared.stream[i] = load_value(p.embedding, p.embedding_type, std::int64_t{*p.token} * hidden + i);
   __syncthreads();
   if (threadIdx.x >= kStepConsumers) {
+    give_registers<32>();
     const int worker = (thread - kStepConsumers) / 32;
-    if (thread % 32 == 0) produce_step(p, shared, worker);
+    if (thread % 32 == 0 && worker < kStepProducers) produce_step(p, shared, worker);
     return;
   }
+  take_registers<112>();
   constexpr bool kDigits = D::kKind == WeightKind::kInteger;
   using Dense = Decoder<WeightKind::kDense, 16>;
   const StepScales scales = scales_of(p.encoding);

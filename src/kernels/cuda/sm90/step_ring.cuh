@@ -168,16 +168,16 @@ __device__ inline void produce_step(const StepParams& p, const StepShared& share
 /// A consumer warp's place: its group's next slot.
 struct StepCursor {
   int group, lane;
-  int part;  ///< which 16 rows of a chunk are its own
+  int half;  ///< which 32 rows of a chunk are its own
   int turn;  ///< slots that the group lets pass before its next one, of those that no product has taken yet
   int slot;
   unsigned parity;
 
   __device__ StepCursor() {
     lane = static_cast<int>(threadIdx.x) % 32;
-    part = static_cast<int>(threadIdx.x) / 32 % kStepGroupWarps;
+    half = static_cast<int>(threadIdx.x) / 32 % kStepGroupWarps;
     group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / (kStepGroupWarps * 32), 0);
-    asm volatile("" : "+r"(lane), "+r"(part));  // kept, not computed again in every loop
+    asm volatile("" : "+r"(lane), "+r"(half));  // kept, not computed again in every loop
     restart();
   }
   __device__ void restart() { turn = slot = group, parity = 0; }
@@ -202,20 +202,13 @@ __device__ __forceinline__ void multiply_run(const StepShared& shared, const Ste
   std::conditional_t<kDigits, StepIntegerSums<D, kScales, kZeros>, StepSums<D, kBf16, kScales>> sums;
   int row = 0;
   const auto flush = [&] {
-    float result[2];
+    float result[4];
     sums.take(result);
     if (at.lane % 4 == 0) {
-      float* to = shared.partials + (row * kStepGroups + at.group) * kChunkRows + at.part * 16 + at.lane / 4;
-      to[0] = result[0], to[8] = result[1];
+      float* to = shared.partials + (row * kStepGroups + at.group) * kChunkRows + at.half * 32 + at.lane / 4;
+      to[0] = result[0], to[8] = result[1], to[16] = result[2], to[24] = result[3];
     }
     ++row;
-  };
-  const auto add = [&](const std::byte* chunk, int column) {
-    if constexpr (kDigits)
-      sums.add(operand, chunk, shared.x + column * kChunkDepth, shared.x_scales[column * 2 + at.lane % 2],
-               shared.x_sums + column * (8 / steps_of(kScales)), at.part, at.lane);
-    else
-      sums.add(operand, chunk, shared.x + column * (kChunkDepth / 2), at.part, at.lane);
   };
   int turn = at.turn, depth = run.depth + turn * unit;
   for (; turn < slots; turn += kStepGroups) {
@@ -223,16 +216,14 @@ __device__ __forceinline__ void multiply_run(const StepShared& shared, const Ste
     while (depth >= depth_chunks) depth -= depth_chunks, flush();
     ring.full[at.slot].wait(at.parity);
     const std::byte* chunk = shared.ring + at.slot * unit * ring.chunk_bytes;
-    int left = min(unit, count - turn * unit);
-    if (left == 2 && depth + 1 < depth_chunks) {  // at once: the second's words are on their way while the first is multiplied
-      add(chunk, depth - run.columns_begin);
-      add(chunk + ring.chunk_bytes, depth + 1 - run.columns_begin);
-      depth += 2;
-      left = 0;
-    }
 #pragma unroll 1
-    for (; left > 0; --left) {
-      add(chunk, depth - run.columns_begin);
+    for (int left = min(unit, count - turn * unit); left > 0; --left) {
+      const int column = depth - run.columns_begin;
+      if constexpr (kDigits)
+        sums.add(operand, chunk, shared.x + column * kChunkDepth, shared.x_scales[column * 2 + at.lane % 2],
+                 shared.x_sums + column * (8 / steps_of(kScales)), at.half, at.lane);
+      else
+        sums.add(operand, chunk, shared.x + column * (kChunkDepth / 2), at.half, at.lane);
       chunk += ring.chunk_bytes;
       if (++depth == depth_chunks && left > 1) depth = 0, flush();
     }

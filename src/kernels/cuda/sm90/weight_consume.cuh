@@ -13,8 +13,7 @@ class WeightConsumer {
   __device__ WeightConsumer(const WeightParams& params, const WeightShared<T>& memory)
       : p(params), shared(memory), lane(static_cast<int>(threadIdx.x) % 32), warp(static_cast<int>(threadIdx.x) % 128 / 32) {
     const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);  // the same in all lanes, and known to be
-    row_group = group % T::kRowGroups;
-    depth_group = group / T::kRowGroups;
+    row_group = group;
     state.shift = p.shift;
     state.magnitude = p.magnitude;
     asm volatile("mov.b32 %0, %1;" : "=r"(state.magic) : "r"(T::kBf16 ? 0x43004300u : 0x64006400u));
@@ -29,11 +28,7 @@ class WeightConsumer {
     chunks = count;
 #pragma unroll
     for (int i = 0; i < T::kCount; ++i) sums[i] = 0.0f;
-    if constexpr (T::kDepthGroups > 1) {
-      if constexpr (T::Decode::kKind != WeightKind::kDense)
-        if (p.mode == ScaleMode::kChunk) return multiply_in_turn<true>(sums);
-      multiply_in_turn<false>(sums);
-    } else if constexpr (T::kPromotes) {
+    if constexpr (T::kPromotes) {
       p.step == 16 ? multiply_inside<1>(sums) : multiply_inside<2>(sums);
     } else {
       if constexpr (T::Decode::kKind != WeightKind::kDense)
@@ -44,17 +39,8 @@ class WeightConsumer {
 
   const WeightParams& p;
   const WeightShared<T>& shared;
-  int lane, warp, row_group, depth_group, chunks = 0;
-
-  /// What scales are multiplied by before they are folded: powers of two, of rows t / 4 and t / 4 + 8.
-  __device__ void set_folds(const float (&powers)[2]) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      folds[i] = powers[i];
-      const int exponent = static_cast<int>(__float_as_uint(powers[i]) >> 23) - 127;
-      fold_bits[i] = T::kBf16 ? exponent * 128 : (exponent - 112) * 1024;
-    }
-  }
+  int lane, warp, row_group, chunks = 0;
+  float folds[2] = {1.0f, 1.0f};  ///< what scales are multiplied by before they are folded, of rows t / 4 and t / 4 + 8
 
  private:
   static constexpr int kWords = T::kBits <= 8 ? 2 * T::kBits : 16;  ///< dense weights are loaded by halves
@@ -86,11 +72,10 @@ class WeightConsumer {
     const std::uint32_t* its = words + (T::kBits <= 8 ? half * T::kBits : 0);
     [&]<int... kStep>(std::integer_sequence<int, kStep...>) {
       (T::Decode::template decode_step<T::kBf16, kStep>(its, state, a + 4 * kStep), ...);
-    }
-    (std::make_integer_sequence<int, 4>{});
+    }(std::make_integer_sequence<int, 4>{});
     if constexpr (T::Decode::kKind != WeightKind::kDense)
       if (p.mode == ScaleMode::kFold) fold_scales(chunk, half, a);
-        // Keeps the compiler from computing fragments after the fence that products need before them.
+    // Keeps the compiler from computing fragments after the fence that products need before them.
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) asm volatile("" : "+r"(a[i])::"memory");
   }
@@ -101,11 +86,7 @@ class WeightConsumer {
     for (int row = 0; row < 2; ++row) {
       const int first = scale_index(half * 4) + (row * 8 * kChunkDepth >> p.step_shift);
       const auto scale_of = [&](std::uint32_t pair, int which) {
-        if constexpr (T::Decode::kKind == WeightKind::kInteger)  // folded scales may be subnormal numbers of fp16
-          return twice<T::kBf16>(__uint_as_float(which == 0 ? pair << 16 : pair & 0xFFFF0000u) * folds[row]);
-        // All else is normal, or too small beside codes of zero: a bf16's bits, three to the left, with another bias.
-        const int bits = static_cast<int>(which == 0 ? pair & 0xFFFFu : pair >> 16);
-        return static_cast<std::uint32_t>(max((T::kBf16 ? bits : bits * 8) + fold_bits[row], 0)) * 0x10001u;
+        return twice<T::kBf16>(__uint_as_float(which == 0 ? pair << 16 : pair & 0xFFFF0000u) * folds[row]);
       };
       const auto scale_step = [&](int step, std::uint32_t scale) {
 #pragma unroll
@@ -153,7 +134,9 @@ class WeightConsumer {
     tokens.advance(p.token_slots);
   }
   /// This warpgroup's chunk of a slot.
-  __device__ const std::byte* chunk_of(int slot) const { return shared.weights + (slot * T::kRowGroups + row_group) * p.chunk_bytes; }
+  __device__ const std::byte* chunk_of(int slot) const {
+    return shared.weights + (slot * T::kRowGroups + row_group) * p.chunk_bytes;
+  }
   /// The descriptor of the first 16 columns of a slot of tokens; 2 more for the next 16, kTokens * 8 more for the next 64.
   __device__ std::uint32_t token_word(int slot) const {
     const auto units = static_cast<std::uint32_t>(slot * (T::kTokenBytes / 16));
@@ -190,7 +173,8 @@ class WeightConsumer {
       [[maybe_unused]] float scales[2];
       if constexpr (kRescales && kBegins) load_scales(chunk, 0, scales);
 #pragma unroll
-      for (int half = kHalf; half < kHalf + kGroup; ++half) decode_half(chunk, words, half, fragments + (half - kHalf) * kPairs);
+      for (int half = kHalf; half < kHalf + kGroup; ++half)
+        decode_half(chunk, words, half, fragments + (half - kHalf) * kPairs);
       if constexpr (kEnds && !kIsLate) release_weights();
       shared.tokens_full[tokens.slot].wait(tokens.parity);
       const std::uint32_t b = token_word(tokens.slot);
@@ -231,7 +215,7 @@ class WeightConsumer {
       }
     for (; left > 0; left -= kGroup) {
       multiply_group(std::integral_constant<int, 0>{}, a[0]);
-      multiply_group(std::integral_constant < int, kGroup == 1 ? 1 : 0 > {}, a[1]);
+      multiply_group(std::integral_constant<int, kGroup == 1 ? 1 : 0>{}, a[1]);
     }
     wgmma_wait<0>();
     pin(sums);
@@ -242,80 +226,12 @@ class WeightConsumer {
   }
   static constexpr int kGroup = T::kTokenDepth / 64;
 
-  /// The chunks of this warpgroup, every kDepthGroups-th. Half a chunk is decoded while products run: those of the other half where there
-  /// are registers for both, and of the other warpgroups. kRescales as above.
-  template <bool kRescales>
-  __device__ void multiply_in_turn(float (&sums)[T::kCount]) {
-    constexpr int kBuffers = T::kCount <= 16 ? 2 : 1;
-    std::uint32_t words[kWords], a[kBuffers][kPairs];
-    float unit[2] = {1.0f, 1.0f};
-    RingPlace token_at = place_at(position + depth_group, p.token_slots), weight_at = place_at(position + depth_group, p.weight_slots);
-    int before = -1;  // the slot of tokens that products may still read
-    const auto give_back = [&] {
-      if (before >= 0) release(shared.tokens_empty[before]);
-      before = -1;
-    };
-    for (int left = chunks - depth_group; left > 0; left -= T::kDepthGroups) {
-      shared.weights_full[weight_at.slot].wait(weight_at.parity);
-      const std::byte* chunk = chunk_of(weight_at.slot);
-      if constexpr (T::kBits <= 8) load_words(chunk, words, 0);
-      load_zeros(chunk, 0);
-      [[maybe_unused]] float scales[2];
-      if constexpr (kRescales) load_scales(chunk, 0, scales);
-      const std::uint32_t b = token_word(token_at.slot);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        std::uint32_t(&fragments)[kPairs] = a[half % kBuffers];
-        wgmma_wait<kBuffers - 1>();
-        if (kBuffers == 1 || half == 1) give_back();
-        pin_words(fragments);
-        decode_half(chunk, words, half, fragments);
-        if (half == 0) shared.tokens_full[token_at.slot].wait(token_at.parity);
-        if constexpr (kRescales)
-          if (half == 0) {
-            const float ratios[2] = {__fdividef(unit[0], scales[0]), __fdividef(unit[1], scales[1])};
-            unit[0] = scales[0], unit[1] = scales[1];
-            wgmma_wait<0>();
-            give_back();
-            pin(sums);
-#pragma unroll
-            for (int i = 0; i < T::kCount; ++i) sums[i] *= ratios[i / 2 % 2];
-          }
-        if (half == 1 && !kLoadsAreOperands) release(shared.weights_empty[weight_at.slot]);
-        pin(sums);
-        wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < 4; ++step)
-          wgmma_registers<T::kBf16>(sums, fragments + step * 4, operand(b + half * (T::kTokens * 8) + step * 2), true);
-        wgmma_commit();
-        if (half == 1 && kLoadsAreOperands) release(shared.weights_empty[weight_at.slot]);
-      }
-      before = token_at.slot;
-      weight_at.advance(p.weight_slots, T::kDepthGroups);
-      token_at.advance(p.token_slots, T::kDepthGroups);
-    }
-    wgmma_wait<0>();
-    pin(sums);
-    give_back();
-    position += chunks;
-    if constexpr (kRescales)
-#pragma unroll
-      for (int i = 0; i < T::kCount; ++i) sums[i] *= unit[i / 2 % 2];
-  }
-  __device__ static RingPlace place_at(int position, int slots) { return {position % slots, static_cast<unsigned>(position / slots) & 1u}; }
-  __device__ static void pin_words(std::uint32_t (&words)[kPairs]) {
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) asm volatile("" : "+r"(words[i])::"memory");
-  }
-
   /// Turns, of tiles of 256 tokens: a warpgroup issues the products of a chunk when those of the other are half done, so that never both
-  /// change units at once; left to themselves they do.
+  /// change units at once; left to themselves they do. Smaller tiles are no faster with turns.
   static constexpr bool kTurns = T::kTokens == 256;
   __device__ void wait_for_turn() {
-    if (row_group > 0)
-      shared.turn[row_group - 1].wait(turns);
-    else if (turns > 0)
-      shared.turn[T::kRowGroups - 1].wait(turns - 1);
+    if (row_group > 0) shared.turn[row_group - 1].wait(turns);
+    else if (turns > 0) shared.turn[T::kRowGroups - 1].wait(turns - 1);
   }
   __device__ void pass_turn() {
     release(shared.turn[row_group]);
@@ -359,11 +275,8 @@ class WeightConsumer {
   }
 
   RingPlace weights, tokens;
-  int position = 0;    ///< chunks of the pieces before
-  unsigned turns = 0;  ///< chunks that this warpgroup has issued
   DecodeState state;
-  float folds[2] = {1.0f, 1.0f};
-  int fold_bits[2] = {};  ///< the same as what is added to the bits of a scale
+  unsigned turns = 0;  ///< chunks that this warpgroup has issued
 };
 
 }  // namespace narrow::cuda::sm90

@@ -16,7 +16,7 @@ using namespace sm90;
 /// Of a thread block: all of a multiprocessor, or half of it.
 constexpr int kMostShared = 232448, kMostStreamShared = 115712, kMostSlots = 12, kFewestSlots = 2;
 
-constexpr auto kLists = {weight_int2, weight_int3, weight_int4,    weight_int8,    weight_fp3,     weight_fp4,     weight_fp5,
+constexpr auto kLists = {weight_int2, weight_int3, weight_int4, weight_int8, weight_fp3,     weight_fp4,     weight_fp5,
                          weight_fp6,  weight_fp8,  weight_any_fp4, weight_any_fp5, weight_any_fp6, weight_any_fp8, weight_dense};
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
@@ -24,7 +24,7 @@ int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 
 /// Floats stored for another mantissa than theirs (or for a special meaning of the top exponent) take the decoder that is told at run time.
 bool needs_any(const WeightView& w) {
   return w.layout.kind == WeightKind::kFloat &&
-         (w.scheme.element.mantissa_bits != w.layout.mantissa || w.scheme.element.specials == Specials::kIeee);
+         (w.scheme.element.mantissa_bits != stored_mantissa(w.layout.bits) || w.scheme.element.specials == Specials::kIeee);
 }
 
 /// nvfp4's products of codes and scales have 6 significant bits, and none is below fp16's smallest step.
@@ -51,8 +51,7 @@ const WeightInstance* find_instance(const WeightProblem& problem, int config) {
   if (dense && (w.scheme.element == kBf16) != bf16) return nullptr;
   for (const auto list : kLists)
     for (const WeightInstance& one : list())
-      if (one.config == config && one.kind == w.layout.kind && one.bits == w.layout.bits && one.bf16 == bf16 && one.any == needs_any(w) &&
-          (one.kind != WeightKind::kFloat || one.mantissa == w.layout.mantissa))
+      if (one.config == config && one.kind == w.layout.kind && one.bits == w.layout.bits && one.bf16 == bf16 && one.any == needs_any(w))
         return &one;
   return nullptr;
 }
@@ -70,16 +69,6 @@ bool set_slots(WeightParams& p, const WeightInstance& one, const WeightConfig& c
     for (p.token_slots = 5; p.token_slots >= 3; --p.token_slots)
       for (p.weight_slots = 6; p.weight_slots >= (p.token_slots == 3 ? 2 : 3); --p.weight_slots)
         if (one.shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts) <= kMostShared) return true;
-    return false;
-  }
-  if (c.depth_groups > 1) {  // weights come from farther away than tokens; of dense ones fewer fit
-    // Products of 32 tokens may still read theirs when their warpgroup waits for those of its next chunk.
-    const int fewest = c.tokens == 32 ? 3 : kFewestSlots;
-    for (int more = 2; more >= -1; --more)
-      for (p.token_slots = kMostSlots - 2; p.token_slots >= fewest && p.token_slots + more >= kFewestSlots; --p.token_slots) {
-        p.weight_slots = p.token_slots + more;
-        if (one.shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts) <= kMostShared) return true;
-      }
     return false;
   }
   const int per_chunk = c.tokens * kChunkDepth * 2 / one.token_bytes;  // slots of tokens
@@ -110,7 +99,7 @@ WeightParams params_of(const WeightProblem& problem, const WeightPlan& plan, con
   p.step_shift = std::countr_zero(static_cast<unsigned>(p.step));
   p.integer_offset = w.layout.kind == WeightKind::kInteger && element.is_signed ? 1 << (w.layout.bits - 1) : 0;
   if (w.layout.kind == WeightKind::kFloat) {
-    p.shift = static_cast<std::uint32_t>(w.layout.mantissa - element.mantissa_bits) & 31u;
+    p.shift = static_cast<std::uint32_t>(stored_mantissa(w.layout.bits) - element.mantissa_bits) & 31u;
     p.magnitude = (((1u << (element.bits - 1)) - 1u) << (10 - element.mantissa_bits)) * 0x00010001u;
   }
   p.row_tiles = ceil_div(w.layout.row_chunks, std::max(1, c.row_groups));
