@@ -65,7 +65,7 @@ struct DeviceBinaryConv2d {
 };
 
 /// w: int1 [outputs, kernel_h * kernel_w * channels / groups], ordered (row of the kernel, column of the kernel, channel), one scale per
-/// output or for all, as narrow::prepare_binary_conv2d takes it; at most 256 taps.
+/// output or for all, as narrow::prepare_binary_conv2d takes it; at most 256 taps and 2^20 - 32 columns.
 DeviceBinaryConv2d prepare_binary_conv2d(const DeviceQuantized& w, const BinaryConv2dOptions& options, Stream stream);
 
 /// The shape of the result for x [images, height, width, channels].

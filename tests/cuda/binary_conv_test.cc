@@ -143,6 +143,7 @@ TEST_F(BinaryConvTest, RefusesWhatItCannotDoInOneSentence) {
   EXPECT_THROW(
       prepare_binary_conv2d(allocate_quantized(Scheme::parse("int1:row"), {4, 17 * 17}, kDevice), {.kernel_h = 17, .kernel_w = 17}, stream),
       Unsupported);
+  EXPECT_THROW(prepare_binary_conv2d(allocate_quantized(Scheme::parse("int1:row"), {1, 1 << 20}, kDevice), {}, stream), Unsupported);
   EXPECT_THROW(
       prepare_binary_conv2d(allocate_quantized(Scheme::parse("int8:row"), {16, 72}, kDevice), {.kernel_h = 3, .kernel_w = 3}, stream),
       InvalidArgument);

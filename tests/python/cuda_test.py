@@ -210,32 +210,28 @@ def test_work_is_on_the_current_stream():
     assert torch.equal(y, torch.full_like(y, 3.0))
 
 
+def expect_replays_to_equal_calls(config, rows, calls_before):
+    model = nt.quantize_(nn.Sequential(nn.Linear(256, 256), nn.SiLU(), nn.Linear(256, 256)).half().cuda(), config)
+    x = torch.randn(rows, 256, device="cuda", dtype=torch.float16)
+    with torch.inference_mode():
+        for _ in range(calls_before):
+            model(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = model(x)
+        x.copy_(torch.randn_like(x))
+        graph.replay()
+        assert torch.equal(y, model(x))
+
+
 def test_a_graph_replays_a_quantized_model():
     for config in ("fp6_e3m2:row", "int4:block128", "FP8_DYNAMIC"):
-        model = nt.quantize_(nn.Sequential(nn.Linear(256, 256), nn.SiLU(), nn.Linear(256, 256)).half().cuda(), config)
-        x = torch.randn(4, 256, device="cuda", dtype=torch.float16)
-        with torch.inference_mode():
-            for _ in range(2):
-                model(x)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                y = model(x)
-            x.copy_(torch.randn_like(x))
-            graph.replay()
-            assert torch.equal(y, model(x))
+        expect_replays_to_equal_calls(config, rows=4, calls_before=2)
 
 
 def test_a_graph_may_hold_the_first_call_of_a_layer():
     for config in ("fp6_e3m2:row", "int4:block128", "mxfp4"):
-        model = nt.quantize_(nn.Sequential(nn.Linear(256, 256), nn.SiLU(), nn.Linear(256, 256)).half().cuda(), config)
-        x = torch.randn(80, 256, device="cuda", dtype=torch.float16)
-        with torch.inference_mode():
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                y = model(x)
-            x.copy_(torch.randn_like(x))
-            graph.replay()
-            assert torch.equal(y, model(x))
+        expect_replays_to_equal_calls(config, rows=80, calls_before=0)
 
 
 def test_compiled_with_inductor():

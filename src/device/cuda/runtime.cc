@@ -160,6 +160,7 @@ Scratch::~Scratch() {
 }  // namespace narrow::cuda
 
 namespace narrow {
+
 std::shared_ptr<void> allocate_cuda_memory(std::size_t size, int index) {
   const cuda::DeviceGuard guard(index);
   const cuda::RelaxedCapture relaxed;

@@ -175,11 +175,6 @@ __device__ inline void stage_16_bit(const float (&v)[kSums], std::byte* staging)
   }
 }
 
-/// One value; ptx.cuh has the pair.
-__device__ inline void store_shared(std::uint32_t address, float value) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
-}
-
 /// 16 rows x kSums * 2 columns of fp32 or int32. kInTwos: stores of two values tie neighbouring sums to pairs of registers. Where sums are promoted that must
 /// not be: sum and accumulator would lie in the same bank, and every fma of the main loop wait for its operands.
 template <bool kInTwos, int kSums>

@@ -207,6 +207,9 @@ __device__ inline unsigned long long load_acquire(const unsigned long long* from
   return value;
 }
 
+__device__ inline void store_shared(std::uint32_t address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
 __device__ inline void store_shared(std::uint32_t address, float a, float b) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
 }
