@@ -29,6 +29,8 @@ constexpr std::int64_t kPrefetchBytes = 16384;
 
 #include "kernels/cpu/matmul_gemv.inl"
 
+#include "kernels/cpu/x86/byte_row.inl"
+
 /// Where the words of [k][part][k or k + 16] come from: 32 first parts, then 32 second parts.
 struct PairPlaces {
   alignas(64) std::uint16_t from[64];
@@ -81,14 +83,6 @@ void pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end
   const auto* x = reinterpret_cast<const float*>(packed + task.x_offset);
   task.has_pairs = has_range(x, task.groups * 32);
   if (task.has_pairs) pack_pairs(x, task.groups, reinterpret_cast<std::uint32_t*>(packed + task.pairs_offset));
-}
-
-/// load_part, in a register, whose fetch stays where it is: g++ would gather those of a group, and most of a burst is dropped.
-[[gnu::always_inline]] inline I load_and_fetch(const std::byte* vector, int part) {
-  const std::byte* from = vector + part * kPart * 4;
-  I lanes = load_lanes(from);
-  asm volatile("prefetcht1 %1" : "+v"(lanes) : "m"(from[kPrefetchBytes]));
-  return lanes;
 }
 
 /// A source of matmul_gemv.inl.
