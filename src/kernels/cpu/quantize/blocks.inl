@@ -187,6 +187,7 @@ template <typename Encoder>
       if (whole_end < tile.col_end) general(row, whole_end, tile.col_end);  // a last, shorter block
     }
   };
-  if (around_caches) return cell_cols == 128 ? run_tile.template operator()<true, 128>() : run_tile.template operator()<true, 0>();
-  return cell_cols == 128 ? run_tile.template operator()<false, 128>() : run_tile.template operator()<false, 0>();
+  if constexpr (kForSpeed)
+    if (cell_cols == 128) return around_caches ? run_tile.template operator()<true, 128>() : run_tile.template operator()<false, 128>();
+  return around_caches ? run_tile.template operator()<true, 0>() : run_tile.template operator()<false, 0>();
 }

@@ -10,8 +10,10 @@ constexpr int kMaxCells = kChunk;
 // What loops must not call; the minimal library, compiled for size, has one copy of it instead.
 #ifdef __OPTIMIZE_SIZE__
 #define NARROW_FAST_INLINE [[gnu::noinline]] inline
+constexpr bool kForSpeed = false;  // nor has it loops for certain sizes of blocks
 #else
 #define NARROW_FAST_INLINE [[gnu::always_inline]] inline
+constexpr bool kForSpeed = true;
 #endif
 
 #include "kernels/cpu/quantize/encode.inl"

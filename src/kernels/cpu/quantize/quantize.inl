@@ -328,7 +328,7 @@ TileStats run_quantize(const QuantizeProblem& problem, const Tile& tile) {
         if (problem.grid.tile_cols <= kChunk) return quantize_blocks(problem, plan, encoder, tile, scratch, all);
         if (is_in_long_rows(problem)) return quantize_long_rows(problem, plan, encoder, tile, scratch, all);
       }
-    if constexpr (NibbleRuns<Encoder>::kHas)
+    if constexpr (kForSpeed && NibbleRuns<Encoder>::kHas)
       if (with_nibbles<Encoder>(problem, plan, [&]<ScaleStorage kStorage, int kCols>() {
             const bool around_caches = plan.stream && reinterpret_cast<std::uintptr_t>(problem.codes + tile.col_begin / 2) % 64 == 0;
             if (around_caches)
