@@ -13,4 +13,7 @@ double copy_bandwidth(std::size_t bytes, int repeat);
 /// memory is shared and its speed changes by the second.
 double copy_seconds(std::byte* to, const std::byte* from, std::size_t bytes);
 
+/// Seconds of one fill around the caches, on all threads: what writing alone takes. 64-byte aligned.
+double fill_seconds(std::byte* to, std::size_t bytes);
+
 }  // namespace narrow::bench

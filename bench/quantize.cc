@@ -36,7 +36,8 @@ struct Row {
   std::string scheme, op;
   double seconds = 0.0, gigabytes_per_second = 0.0;
   double copy = 0.0;     ///< GB/s of copies between the runs
-  double of_copy = 0.0;  ///< median of the ratios of a run to the copy before it
+  double of_copy = 0.0;  ///< median of the ratios of a run to the copies before and after it
+  double of_fill = 0.0;  ///< dequantize: time of writing as many bytes and doing nothing else, of its own
   double speedup = 0.0;
   int reads = 1;  ///< how often the input is read
 };
@@ -98,16 +99,22 @@ std::vector<Row> time_scheme(const Options& options, const Tensor& x, Tensor& y,
   Row there{scheme.to_string(), "quantize"}, back{scheme.to_string(), "dequantize"};
   there.reads = reads;
   const double bytes_there = wide * reads + narrow, bytes_back = wide + narrow;
-  std::vector<double> copy, quantized, dequantized, ratio_there, ratio_back;
+  std::vector<double> copy, quantized, dequantized, ratio_there, ratio_back, ratio_fill;
+  const auto time_copy = [&] { return copy_seconds(y.data(), x.data(), x.byte_size()) / (2.0 * wide); };
+  double before = time_copy();
   for (int i = -1; i < options.repeat; ++i) {  // a first round touches all memory
-    const double copied = copy_seconds(y.data(), x.data(), x.byte_size()) / (2.0 * wide);
-    const double one = seconds_of([&] { quantize_into(x, q); }), other = seconds_of([&] { dequantize_into(q, y); });
-    if (i < 0) continue;
-    copy.push_back(copied);
-    quantized.push_back(one);
-    dequantized.push_back(other);
-    ratio_there.push_back(copied * bytes_there / one);
-    ratio_back.push_back(copied * bytes_back / other);
+    // The machine may change its speed at any time, so every run stands between two copies.
+    const double one = seconds_of([&] { quantize_into(x, q); }), between = time_copy();
+    const double other = seconds_of([&] { dequantize_into(q, y); }), filled = fill_seconds(y.data(), y.byte_size()), after = time_copy();
+    if (i >= 0) {
+      copy.insert(copy.end(), {between, after});
+      quantized.push_back(one);
+      dequantized.push_back(other);
+      ratio_there.push_back((before + between) / 2.0 * bytes_there / one);
+      ratio_back.push_back((between + after) / 2.0 * bytes_back / other);
+      ratio_fill.push_back(filled / other);
+    }
+    before = after;
   }
   const auto fill_in = [&](Row& row, std::vector<double>& seconds, std::vector<double>& ratios, double bytes, double reference_seconds) {
     row.seconds = median(seconds);
@@ -118,21 +125,32 @@ std::vector<Row> time_scheme(const Options& options, const Tensor& x, Tensor& y,
   };
   fill_in(there, quantized, ratio_there, bytes_there, reference.quantize);
   fill_in(back, dequantized, ratio_back, bytes_back, reference.dequantize);
+  back.of_fill = median(ratio_fill);
   unlimit_cpu();
   return {there, back};
 }
 
 void print(const Row& row) {
-  fmt::print("{:<18} {:<10} {:>8.1f} {:>8.1f} {:>8.1f} {:>8.0f}% {:>9.0f}x {}\n", row.scheme, row.op, row.seconds * 1e3, row.gigabytes_per_second, row.copy,
-             row.of_copy * 100.0, row.speedup, row.reads == 2 ? " input read twice: the outer scale comes first" : "");
+  fmt::print("{:<18} {:<10} {:>8.1f} {:>8.1f} {:>8.1f} {:>8.0f}% {:>9.0f}x {}\n", row.scheme, row.op, row.seconds * 1e3,
+             row.gigabytes_per_second, row.copy, row.of_copy * 100.0, row.speedup,
+             row.reads == 2      ? " input read twice: the outer scale comes first"
+             : row.of_fill > 0.0 ? fmt::format(" {:.0f}% of writing alone", row.of_fill * 100.0)
+                                 : "");
   std::fflush(stdout);
 }
 
 void write_json(const std::string& path, const Options& options, const std::vector<Row>& rows) {
   nlohmann::json json{{"rows", options.rows}, {"cols", options.cols}, {"threads", options.threads}};
   for (const Row& row : rows)
-    json["results"].push_back({{"scheme", row.scheme}, {"op", row.op}, {"seconds", row.seconds}, {"gb_per_s", row.gigabytes_per_second}, {"copy_gb_per_s", row.copy},
-                               {"of_copy", row.of_copy}, {"speedup_over_reference", row.speedup}, {"input_reads", row.reads}});
+    json["results"].push_back({{"scheme", row.scheme},
+                               {"op", row.op},
+                               {"seconds", row.seconds},
+                               {"gb_per_s", row.gigabytes_per_second},
+                               {"copy_gb_per_s", row.copy},
+                               {"of_copy", row.of_copy},
+                               {"of_fill", row.of_fill},
+                               {"speedup_over_reference", row.speedup},
+                               {"input_reads", row.reads}});
   std::ofstream(path) << json.dump(2) << "\n";
 }
 

@@ -66,7 +66,7 @@ TEST(Division, ShortFormNeverMovesACode) {
 }
 
 /// The short form of the CPU for fp32 values: x * high + x * low with high = RN(1 / s), low = RN((1 - s * high) / s), in two operations
-/// (kernels/cpu/quantize/scales.inl). Before its last rounding it is off by less than 2^-44 of the quotient, so that it can differ from
+/// (kernels/cpu/quantize/run_codes.inl). Before its last rounding it is off by less than 2^-44 of the quotient, so that it can differ from
 /// the IEEE quotient only where the true quotient is that near to the middle of two neighbouring floats; and a code changes only where one
 /// of these two is the boundary of a code, a number m of at most 12 significant bits. All such x and s are enumerated:
 /// with significands X, S, M in [2^23, 2^24) the quotient is within d / (S * 2^k) of the middle next to m if X * 2^k = S * (2 M +- 1) + d,

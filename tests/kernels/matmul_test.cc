@@ -204,7 +204,7 @@ TEST(MatmulRows, RowsOfAnyRangeStayWithinTheBound) {
   Random random{std::mt19937(17)};
   for (const char* text : {"int4:block128", "int4:row", "int3:block128", "fp4_e2m1:row", "fp4_e3m0:block64", "fp3_e2m0:row", "nvfp4", "mxfp4",
                            "msfp12", "msfp11", "nf4:block64", "int2:block64", "int1:row", "int8:row", "int8:block64", "fp8_e4m3:row",
-                           "fp8_e5m2:block128", "fp8_e2m5:row", "fp6_e3m2:row"})
+                           "fp8_e5m2:block128", "fp8_e2m5:row", "fp6_e3m2:row", "fp6_e2m3:block64", "fp5_e2m2:row"})
     for (int round = 0; round < 12; ++round) {
       const Shape sizes{1, random.one_of<std::int64_t>({1, 64, 97}), random.one_of<std::int64_t>({1, 31, 32, 64, 129, 509, 1024})};
       const int spread = static_cast<int>(random.one_of<std::int64_t>({1, 8, 14, 30, 70, 110}));

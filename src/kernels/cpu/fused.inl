@@ -379,8 +379,8 @@ struct BlockScales {
   /// The scales s of lanes; returns which are unusual: a value is not finite or s beyond 2^-60 .. 2^60.
   static VI make(VI amax, float largest, VF& s, Divisor& divide) {
     s = amax == 0 ? splat(1.0f) : as_float(amax) / largest;
-    divide.high = 1.0f / s;
-    divide.low = multiply_add(-s, divide.high, splat(1.0f)) / s;
+    const Reciprocal inverse = reciprocal_of(s);
+    divide = {inverse.high, inverse.low};
     return (VI)(amax >= kInfinityBits) | (VI)(s < 0x1p-60f) | (VI)(s > 0x1p60f);
   }
 

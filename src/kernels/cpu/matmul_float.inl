@@ -82,13 +82,16 @@ void float_run(const MatmulProblem& problem, const MatmulTile& part, const std::
     constexpr bool kTables = Decoder::kBits <= 2 && !Decoder::kZero;
     constexpr bool kNarrow = Decoder::kBits >= 2 && Decoder::kBits <= 4 && !Decoder::kZero;
     constexpr bool kDigits = kDigitRows && (kNarrow || std::is_same_v<Decoder, Int8Decoder>);
+    constexpr bool kBytes = std::is_same_v<Decoder, FloatDecoder<8>>;
     if (kDigits && task.has_digits) {
       if constexpr (kDigits) gemv_by_digits(Decoder(task), task, panel, packed, sums);
     } else if (kTables && task.tables_offset != 0) {
       if constexpr (kTables) gemv(task, panel, SumTables<Decoder::kBits>{reinterpret_cast<const float*>(packed + task.tables_offset)}, sums);
-    } else if (std::is_same_v<Decoder, FloatDecoder<8>> && task.normalized) {
+    } else if (kByteRow && kBytes && task.normalized && task.halves_per_block > 1) {
+      if constexpr (kByteRow && kBytes) gemv_of_bytes(Decoder(task), task, panel, row_at(0), sums);
+    } else if (kBytes && task.normalized) {
       using Placed = FloatDecoder<8, false>;
-      if constexpr (std::is_same_v<Decoder, FloatDecoder<8>>) gemv(task, panel, DecodedRows<Placed, 1>{Placed(task), {row_at(0)}}, sums);
+      if constexpr (kBytes) gemv(task, panel, DecodedRows<Placed, 1>{Placed(task), {row_at(0)}}, sums);
     } else if (rows == 1) {
       gemv(task, panel, DecodedRows<Decoder, 1>{Decoder(task), {row_at(0)}}, sums);
     } else if (rows == 2) {

@@ -24,6 +24,13 @@ struct MatmulBodies {
   std::int64_t dot_rows = 0;
 };
 
+/// One row by pairs of bf16 (accepts_pairs), for stored codes of 6 and 5 bits.
+struct OneRowBodies {
+  MatmulPack pack;
+  MatmulScratch scratch;
+  MatmulRun run6, run5;
+};
+
 /// Appends the rows of one instruction set, best first. Names are literals: one array per set.
 struct MatmulNames {
   const char *dot8 = nullptr, *dot4 = nullptr, *dot3 = nullptr, *dot2 = nullptr, *dot1 = nullptr;
@@ -41,6 +48,7 @@ namespace narrow::avx512bf16 {
 extern const cpu::MatmulRun kBf16;
 extern const cpu::MatmulScratch kBf16Scratch;
 extern const std::int64_t kBf16Tile;
+extern const cpu::OneRowBodies kOneRow;
 }
 namespace narrow::amx {
 extern const cpu::MatmulRun kDot8;

@@ -65,6 +65,13 @@ bool set_byte_table(const Format& element, FloatTask& task) {
   return false;
 }
 
+/// Two bf16 leave 2^-18 of an activation, which K 2^-25 allows from K = 128 on.
+bool has_pairs(const MatmulProblem& problem, const FloatTask& task) {
+  const Format& element = problem.w.scheme.element;
+  return problem.m == 1 && problem.k >= 128 && !problem.x.quantized && task.halves_per_block > 1 && element.is_float() &&
+         (element.bits == 5 || element.bits == 6);
+}
+
 FloatTask float_task(const MatmulProblem& problem) {
   const Format& element = problem.w.scheme.element;
   FloatTask task;
@@ -89,6 +96,7 @@ FloatTask float_task(const MatmulProblem& problem) {
       task.words[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
     }
   const std::int64_t end = task.x_offset + align64(problem.m * task.x_stride * 4);
+  if (has_pairs(problem, task)) task.pairs_offset = end;
   if (problem.m == 1 && element.bits == 8 && element.is_integer() && element.is_signed && task.halves_per_block > 1) {
     task.digits_offset = end;
     task.byte_offset = 128;
@@ -277,11 +285,16 @@ bool accepts_float(const MatmulProblem& problem) {
   return !problem.x.quantized || !varies_along_k(problem.x.scheme, problem.x.grid) || problem.k >= 16;
 }
 
+bool accepts_pairs(const MatmulProblem& problem, int stored_bits) {
+  return accepts_float(problem) && panels::stored_bits(problem.w.scheme.element) == stored_bits && float_task(problem).pairs_offset != 0;
+}
+
 std::size_t float_packed_bytes(const MatmulProblem& problem) {
   const FloatTask task = float_task(problem);
   const std::int64_t tables = task.tables_offset == 0 ? 0 : task.groups * problem.w.scheme.element.bits * 8 * 16 * 4;
   const std::int64_t digits = task.digits_offset == 0 ? 0 : task.groups * kDigitEntries * static_cast<std::int64_t>(sizeof(DigitGroup));
-  return static_cast<std::size_t>(task.x_offset + align64(problem.m * task.x_stride * 4) + tables + digits);
+  const std::int64_t pairs = task.pairs_offset == 0 ? 0 : task.groups * kGroup * 4;
+  return static_cast<std::size_t>(task.x_offset + align64(problem.m * task.x_stride * 4) + tables + digits + pairs);
 }
 
 void float_begin(const MatmulProblem& problem, std::byte* packed) {

@@ -43,6 +43,9 @@ struct FloatTask {
                                     ///< codes of int8 are such bytes themselves
   std::int32_t byte_offset = 0;
   float byte_unit = 1.0f;
+  std::int64_t pairs_offset = 0;  ///< where there may be any (accepts_pairs): the only row as sums of two bf16, [group][k of 16][part][k,
+                                  ///< k + 16]; what is left is at most 2^-18 of an activation
+  bool has_pairs = false;         ///< whether pack could make them: finite values of a common range
 };
 
 /// 32 activations as whole numbers of 24 bits in a common unit: x = unit (d[0] 2^16 + d[1] 2^8 + d[2]) + what is left, digits of -128..127.
@@ -76,6 +79,7 @@ struct IntegerTask {
 };
 
 bool accepts_float(const MatmulProblem& problem);     ///< panels, not an integer product; any element
+bool accepts_pairs(const MatmulProblem& problem, int stored_bits);  ///< one row of values and floats of 5 or 6 bits, no scale of 16 k
 std::size_t float_packed_bytes(const MatmulProblem& problem);
 void float_begin(const MatmulProblem& problem, std::byte* packed);
 void float_pack_rows(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed);  ///< rows of fp32

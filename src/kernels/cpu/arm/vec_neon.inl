@@ -94,6 +94,7 @@ inline F look_up32(const I& index, const Table& table) {
 
 constexpr int kDotRows = 4;
 constexpr bool kDigitRows = false;
+constexpr bool kByteRow = false;
 constexpr cpu::MatmulPack kFloatPack = cpu::float_pack;
 constexpr int kSegmentParts = 0;
 constexpr bool kDotLoop = false;

@@ -2,7 +2,7 @@
 // can serve (docs/kernels/cpu_quantize.md):
 //   long rows                while a row is encoded, the next one is measured
 //   blocks of whole numbers  one after another; the encoding reads again from the first-level cache
-//   blocks of floats         kLanes of them are measured, then encoded: their scales need longer chains, and encoding is time to fetch
+//   blocks of floats         while kLanes of them are encoded, the next ones are measured, block by block: scales are made of many at once
 // Where a value is not finite, or a scale has to be divided by, a cell goes the general way.
 
 constexpr int kLongestRow = 1 << 16;  // values: two rows and what is fetched stay in the second-level cache
@@ -100,12 +100,8 @@ struct BlockScales {
   bool is_short;  ///< no block takes the general way
 };
 
-template <int kCount>
-inline void measure_blocks(const QuantizePlan& plan, const float* x, int cells, int block_count, BlockScales& made) {
-  const int count = kCount != 0 ? kCount : block_count;
-  VI each[kLanes];
-#pragma GCC unroll 1
-  for (int i = 0; i < kLanes; ++i) each[i] = i < cells ? largest_magnitude(x + i * count, count / kLanes) : splat(0);
+/// The scales of blocks from the largest magnitudes of each.
+inline void make_block_scales(const QuantizePlan& plan, const VI (&each)[kLanes], BlockScales& made) {
   const VU code = symmetric_codes(plan.scale, max_of_each(each));
   const Reciprocal inverse = reciprocal_of(as_float(code));
   store(made.code, code);
@@ -114,14 +110,29 @@ inline void measure_blocks(const QuantizePlan& plan, const float* x, int cells, 
   made.is_short = has_reciprocals(as_float(code));
 }
 
+/// The first blocks of a row.
+inline void measure_blocks(const QuantizePlan& plan, const float* x, int cells, int count, BlockScales& made) {
+  VI each[kLanes];
+#pragma GCC unroll 1
+  for (int i = 0; i < kLanes; ++i) each[i] = i < cells ? largest_magnitude(x + i * count, count / kLanes) : splat(0);
+  make_block_scales(plan, each, made);
+}
+
+/// Encodes blocks and, one by one between them, measures the blocks that follow: memory is read evenly.
 template <bool kStream, int kCount>
-inline void encode_blocks(const FloatRun& run, const float* x, int cells, int block_count, const BlockScales& made, std::uint8_t* codes) {
+inline void encode_blocks(const FloatRun& run, const float* x, int cells, int block_count, const BlockScales& made, std::uint8_t* codes,
+                          const float* next, int next_cells, VI (&each)[kLanes]) {
   const int count = kCount != 0 ? kCount : block_count;
-  for (int cell = 0; cell < cells; ++cell, x += count, codes += count)
+#pragma GCC unroll 1
+  for (int cell = 0; cell < kLanes; ++cell) {
+    each[cell] = cell < next_cells ? largest_magnitude(next + cell * count, count / kLanes) : splat(0);
+    if (cell >= cells) continue;
+    const float* from = x + cell * count;
     for (int i = 0; i < count; i += kRun) {
-      fetch_run(x + i + kFarAhead);
-      encode_one_run<kStream>(run, x + i, splat(made.high[cell]), splat(made.low[cell]), codes + i);
+      fetch_run(from + i + kFarAhead);
+      encode_one_run<kStream>(run, from + i, splat(made.high[cell]), splat(made.low[cell]), codes + cell * count + i);
     }
+  }
 }
 
 /// Quantizes the blocks of a tile, kLanes of a row at a time.
@@ -143,25 +154,29 @@ template <typename Encoder>
   const auto cols_at = [&](std::int64_t col) { return static_cast<int>(min_of(step, whole_end - col)); };
   const auto values_at = [&](std::int64_t row, std::int64_t col) { return row_values(problem, row, col, cols_at(col), scratch.values); };
   BlockScales made[2];
+  VI each[kLanes];
   const auto run_tile = [&]<bool kStream, int kCount>() {
-    const auto measure = [&](std::int64_t row, std::int64_t col, BlockScales& scales) {
-      measure_blocks<kCount>(plan, values_at(row, col), cols_at(col) / cell_cols, cell_cols, scales);
-    };
     for (std::int64_t row = tile.row_begin; row < tile.row_end; ++row) {
       const std::int64_t first_cell = group_at(problem.grid, row, row + 1, tile.col_begin, tile.col_end).first_cell;
       std::uint32_t* scales = static_cast<std::uint32_t*>(problem.scales) + first_cell;
       std::uint8_t* codes = problem.codes + static_cast<std::size_t>(row) * problem.row_bytes;
       int which = 0;
-      if (kIsFloat && tile.col_begin < whole_end) measure(row, tile.col_begin, made[0]);
+      if (kIsFloat && tile.col_begin < whole_end)
+        measure_blocks(plan, values_at(row, tile.col_begin), cols_at(tile.col_begin) / cell_cols, cell_cols, made[0]);
       for (std::int64_t col = tile.col_begin; col < whole_end; col += step, which ^= 1) {
         const int cells = cols_at(col) / cell_cols;
         bool is_done = false;
         if constexpr (kIsFloat) {
-          if (col + step < whole_end) measure(row, col + step, made[which ^ 1]);  // its scales are made while these blocks are encoded
+          const int next_cells = col + step < whole_end ? cols_at(col + step) / cell_cols : 0;
           is_done = made[which].is_short;
+          const bool is_together = is_done && problem.dtype == DType::kF32;
+          if (!is_together && next_cells > 0) measure_blocks(plan, values_at(row, col + step), next_cells, cell_cols, made[which ^ 1]);
           if (is_done) {
             __builtin_memcpy(scales, made[which].code, static_cast<std::size_t>(cells) * sizeof made[which].code[0]);
-            encode_blocks<kStream, kCount>(run, values_at(row, col), cells, cell_cols, made[which], codes + col);
+            const float* x = values_at(row, col);
+            encode_blocks<kStream, kCount>(run, x, cells, cell_cols, made[which], codes + col, is_together ? x + step : x,
+                                           is_together ? next_cells : 0, each);
+            if (is_together && next_cells > 0) make_block_scales(plan, each, made[which ^ 1]);
           }
         } else {
           is_done = encode_blocks<kStream, kCount>(plan, run, values_at(row, col), cells, cell_cols, scales, codes + col);
@@ -172,6 +187,7 @@ template <typename Encoder>
       if (whole_end < tile.col_end) general(row, whole_end, tile.col_end);  // a last, shorter block
     }
   };
-  if (around_caches) return cell_cols == 128 ? run_tile.template operator()<true, 128>() : run_tile.template operator()<true, 0>();
-  return cell_cols == 128 ? run_tile.template operator()<false, 128>() : run_tile.template operator()<false, 0>();
+  if constexpr (kForSpeed)
+    if (cell_cols == 128) return around_caches ? run_tile.template operator()<true, 128>() : run_tile.template operator()<false, 128>();
+  return around_caches ? run_tile.template operator()<true, 0>() : run_tile.template operator()<false, 0>();
 }

@@ -316,6 +316,7 @@ inline void encode_group(const QuantizeProblem& problem, const QuantizePlan& pla
 }
 
 #include "kernels/cpu/quantize/blocks.inl"
+#include "kernels/cpu/quantize/nibbles.inl"
 
 TileStats run_quantize(const QuantizeProblem& problem, const Tile& tile) {
   const QuantizePlan plan = plan_of(problem);
@@ -327,6 +328,15 @@ TileStats run_quantize(const QuantizeProblem& problem, const Tile& tile) {
         if (problem.grid.tile_cols <= kChunk) return quantize_blocks(problem, plan, encoder, tile, scratch, all);
         if (is_in_long_rows(problem)) return quantize_long_rows(problem, plan, encoder, tile, scratch, all);
       }
+    if constexpr (kForSpeed && NibbleRuns<Encoder>::kHas)
+      if (with_nibbles<Encoder>(problem, plan, [&]<ScaleStorage kStorage, int kCols>() {
+            const bool around_caches = plan.stream && reinterpret_cast<std::uintptr_t>(problem.codes + tile.col_begin / 2) % 64 == 0;
+            if (around_caches)
+              quantize_nibbles<kStorage, kCols, true>(problem, plan, encoder, tile, scratch, all);
+            else
+              quantize_nibbles<kStorage, kCols, false>(problem, plan, encoder, tile, scratch, all);
+          }))
+        return;
     for (std::int64_t row = tile.row_begin; row < tile.row_end;) {
       const std::int64_t row_end = stripe_end(problem.grid, row, tile.row_end);
       for (std::int64_t col = tile.col_begin; col < tile.col_end;) {

@@ -19,25 +19,24 @@ struct IntegerRun {
 /// With 2^e the binade of |q|, or the lowest one if that is higher, the sum 2^(e + 23 - M) + |q| rounds q to the spacing 2^(e - M) of the
 /// format: its fp32 bits are E << 23 | n, where n counts spacings and E is the field of e + 23 - M. The code is n + ((E - E0) << M).
 struct FloatRun {
-  float lowest;            ///< the lowest binade
-  float up;                ///< 2^(23 - M)
-  int shift;               ///< 23 - M
-  std::uint8_t base;       ///< E0 << M, as far as it is in a byte
-  std::uint8_t magnitude;  ///< 2^(bits - 1) - 1
-  int sign_shift;          ///< 8 - bits
+  float lowest;  ///< the lowest binade
+  float up;      ///< 2^(23 - M)
+  SumCodes codes;
   explicit FloatRun(const ElementPlan& element)
-      : lowest(element.format.lowest), up(float_of(static_cast<std::uint32_t>(127 + element.format.shift) << 23)), shift(element.format.shift),
-        base(static_cast<std::uint8_t>((element.format.lowest_field + element.format.shift) << element.format.mantissa_bits)),
-        magnitude(static_cast<std::uint8_t>(element.format.magnitude_mask)), sign_shift(8 - element.bits) {}
+      : lowest(element.format.lowest), up(float_of(static_cast<std::uint32_t>(127 + element.format.shift) << 23)), codes(element) {}
 
   [[gnu::always_inline]] VBytes operator()(const VF (&value)[4], const VF (&quotient)[4]) const {
-    VU code[4];
-    for (int i = 0; i < 4; ++i) {
-      const VU sum = sum_with_binade(quotient[i], lowest, up);
-      code[i] = sum + (sum >> shift);  // a sign stays above the lowest byte
-    }
-    const VBytes magnitudes = (lowest_bytes(code[0], code[1], code[2], code[3]) - base) & magnitude;
-    const VBytes signs = highest_bytes(value[0], value[1], value[2], value[3]) & std::uint8_t{0x80};
-    return magnitudes | (VBytes)((VL)signs >> sign_shift);
+    VU sum[4];
+    for (int i = 0; i < 4; ++i) sum[i] = sum_with_binade(quotient[i], lowest, up);
+    return codes(value, sum);
   }
 };
+
+/// 1 / s = high + low + an error below 2^-48 / s: the remainder 1 - s * high is exact, for normal high.
+struct Reciprocal {
+  VF high, low;
+};
+inline Reciprocal reciprocal_of(VF s) {
+  const VF high = 1.0f / s;
+  return {high, multiply_add(-s, high, splat(1.0f)) / s};
+}

@@ -134,15 +134,6 @@ struct ChunkScales {
   const float* low = nullptr;      ///< of kReciprocal: what the inverses lack
 };
 
-/// 1 / s = high + low + an error below 2^-48 / s: the remainder 1 - s * high is exact, for normal high.
-struct Reciprocal {
-  VF high, low;
-};
-inline Reciprocal reciprocal_of(VF s) {
-  const VF high = 1.0f / s;
-  return {high, multiply_add(-s, high, splat(1.0f)) / s};
-}
-
 struct Reciprocals {
   alignas(64) float high[kMaxCells];
   alignas(64) float low[kMaxCells];

@@ -24,6 +24,7 @@ constexpr std::int64_t kTilePrefetchBytes = 0;
 #include "kernels/cpu/matmul_decode.inl"
 #include "kernels/cpu/x86/word_decoder.inl"
 #include "kernels/cpu/matmul_gemv.inl"
+#include "kernels/cpu/x86/byte_row.inl"
 #include "kernels/cpu/x86/digits.inl"
 #include "kernels/cpu/matmul_float.inl"
 #include "kernels/cpu/x86/dot_loop.inl"

@@ -30,6 +30,11 @@ bool accepts_tiles(const MatmulProblem& problem) {
   return problem.m >= 16 && accepts_integer(problem, 8) && !varies_along_k(problem.x.scheme, problem.x.grid) && !varies_along_k(problem.w.scheme, problem.w.grid);
 }
 
+template <int kBits>
+bool accepts_one_row(const MatmulProblem& problem) {
+  return accepts_pairs(problem, kBits);
+}
+
 }  // namespace
 
 std::span<const MatmulKernel> matmul_rows() {
@@ -39,6 +44,14 @@ std::span<const MatmulKernel> matmul_rows() {
                      amx::kDot8Rows, 64, integer_packed_bytes, integer_begin, integer_pack, amx::kDot8Scratch, amx::kDot8});
     table.push_back({"avx512bf16_matmul_bf16_bf16_none", Isa::kAvx512Bf16, "bf16 activations and panels of bf16", accepts_bf16, avx512bf16::kBf16Tile, 64,
                      bf16_packed_bytes, bf16_begin, bf16_pack, avx512bf16::kBf16Scratch, avx512bf16::kBf16});
+    const auto one_row = [&](const char* name, const char* takes, bool (*accepts)(const MatmulProblem&), MatmulRun run) {
+      table.push_back({name, Isa::kAvx512Bf16, takes, accepts, 1, 64, float_packed_bytes, float_begin, avx512bf16::kOneRow.pack,
+                       avx512bf16::kOneRow.scratch, run});
+    };
+    one_row("avx512bf16_matmul_f32_float6_row", "one row of 128 values or more and panels of 6-bit floats", accepts_one_row<6>,
+            avx512bf16::kOneRow.run6);
+    one_row("avx512bf16_matmul_f32_float5_row", "one row of 128 values or more and panels of 5-bit floats", accepts_one_row<5>,
+            avx512bf16::kOneRow.run5);
     append_rows(table, Isa::kAvx512, kAvx512Names, avx512::kMatmulBodies);
     append_rows(table, Isa::kAvx2, kAvx2Names, avx2::kMatmulBodies);
     return table;

@@ -83,6 +83,7 @@ inline F look_up32(I index, const Table& table) {
 
 constexpr int kDotRows = 3;
 constexpr bool kDigitRows = false;
+constexpr bool kByteRow = false;
 constexpr cpu::MatmulPack kFloatPack = cpu::float_pack;
 constexpr int kSegmentParts = 0;
 constexpr bool kDotLoop = false;

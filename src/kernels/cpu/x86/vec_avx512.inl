@@ -56,6 +56,7 @@ inline F look_up32(I index, const Table& table) { return _mm512_permutex2var_ps(
 
 constexpr int kDotRows = 6;
 constexpr bool kDigitRows = true;  // x86/digits.inl: one row and codes of 2 to 4 bits, or int8
+constexpr bool kByteRow = true;  // x86/byte_row.inl: one row and 8-bit floats
 constexpr int kSegmentParts = 2;  // of 16 outputs whose sums and values along k stay in registers
 constexpr bool kDotLoop = true;  // x86/dot_loop.inl multiplies full tiles of 8-bit codes
 constexpr std::uint32_t kDotOffset = 0;  // subtracted from weights before the product
