@@ -11,7 +11,7 @@ namespace {
 
 using namespace sm90;
 
-constexpr int kMostShared = 232448, kSlotBytes = 10240, kGapBytes = 20480;
+constexpr int kMostShared = 232448, kSlotBytes = 10240, kGapBytes = 20480, kLargeSlot = 16384;
 /// Two chunks of up to so many bytes share a slot, since a warp takes two at once.
 constexpr int kTwinBytes = 6144;
 /// Bytes of weights that are under way at most, where holds_back.
@@ -105,7 +105,7 @@ bool plan_step(StepParams& p) {
   grow(p.slots);
   grow(p.head_slots);
   const int slot_bytes = p.unit * p.encoding.chunk_bytes;
-  p.gap = kGapBytes / slot_bytes;
+  p.gap = std::max(slot_bytes < kLargeSlot ? 2 : 1, kGapBytes / slot_bytes);
   p.ahead = p.slots;
   if (holds_back(p.encoding)) p.ahead = std::clamp(kAheadBytes / slot_bytes, kStepProducers, p.slots) / kStepProducers * kStepProducers;
   return true;
