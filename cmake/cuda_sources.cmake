@@ -81,7 +81,9 @@ add_library(narrow_sm90 OBJECT
   kernels/cuda/sm90/msfp_launch.cu
   kernels/cuda/sm90/step_dense.cu
   kernels/cuda/sm90/step_floats.cu
+  kernels/cuda/sm90/step_floats_wide.cu
   kernels/cuda/sm90/step_integers.cu
+  kernels/cuda/sm90/step_integers_wide.cu
   kernels/cuda/sm90/step_launch.cu
   kernels/cuda/sm90/weight_instances/any_fp4.cu
   kernels/cuda/sm90/weight_instances/any_fp5.cu

@@ -117,18 +117,18 @@ DecodeStep::DecodeStep(const DeviceDecoder& decoder, const DeviceRows& rows, con
   params_.layers = layers_.as<cuda::StepLayer>();
   params_.head = product_of(w.head);
 
-  std::size_t floats = 0;
-  for (const cuda::StepShape& shape : params_.shapes) floats += static_cast<std::size_t>(params_.vectors) * shape.pitch;
+  std::size_t words = 0;
+  for (const cuda::StepShape& shape : params_.shapes) words += static_cast<std::size_t>(params_.vectors) * shape.pitch;
   const std::size_t softmaxes = static_cast<std::size_t>(params_.heads) * params_.splits * cuda::softmax_pitch(params_.head_dim);
-  scratch_ = Buffer::allocate((floats + softmaxes) * sizeof(float), w.device);
+  scratch_ = Buffer::allocate((words + softmaxes) * sizeof(std::uint32_t), w.device);
   cuda::set_bytes(scratch_.data(), 0, scratch_.size(), stream);
-  float* at = scratch_.as<float>();
+  auto* at = scratch_.as<std::uint32_t>();
   for (cuda::StepShape& shape : params_.shapes) {
     shape.results = at;
     at += static_cast<std::int64_t>(params_.vectors) * shape.pitch;
   }
   params_.softmaxes = at;
-  arrivals_ = Buffer::allocate(2 * sizeof(std::uint32_t), w.device);
+  arrivals_ = Buffer::allocate(3 * sizeof(std::uint32_t), w.device);
   cuda::set_bytes(arrivals_.data(), 0, arrivals_.size(), stream);
   params_.arrivals = arrivals_.as<std::uint32_t>();
 

@@ -28,13 +28,13 @@ struct StepLayer {
 };
 
 /// What the products of one kind share. Its chunks, in the order of memory, are dealt to `workers` thread blocks in equal runs; a run that
-/// covers a row of chunks in part gives a part of its 64 sums. Parts 0 and 1 are added to the first of two vectors of results, parts 2 and
-/// 3 to the second: two addends to a zero give the same bits in either order. Whoever reads the results adds the vectors.
+/// covers a row of chunks in part gives a part of its 64 sums. Every part has a vector of results, and whoever reads them adds the parts.
 struct StepShape {
   int n = 0, k = 0;
   int row_chunks = 0, depth_chunks = 0, workers = 0;
-  float* results = nullptr;  ///< [vectors][pitch], zeros before the first step
+  std::uint32_t* results = nullptr;  ///< [vectors][pitch] of StepTag's words, zeros before the first step
   int pitch = 0;
+  int parts_at = 0;  ///< where the numbers of its rows' parts begin, in shared memory
 
   NARROW_HOST_DEVICE int chunks() const { return row_chunks * depth_chunks; }
   /// The first chunk of worker i; that of worker i + 1 ends its run.
@@ -90,9 +90,33 @@ struct StepEncoding {
   int integer_offset = 0;  ///< of signed integers: 2^(bits-1)
 };
 
-/// Consumer threads: groups of two warps, each of which has 32 rows of a chunk. Producers: two threads of a warpgroup with few registers.
-constexpr int kStepGroups = 8, kStepGroupWarps = 2, kStepConsumers = kStepGroups * kStepGroupWarps * 32;
+/// How scales change along k: not at all; every 128 columns, in fp32; every 32, or 16, in bf16; every 32 or a multiple, or 16, in either.
+enum class StepScales : std::uint8_t { kRow, kChunk, kPacked32, kPacked16, kBlocks, kSixteen };
+/// Those of 16 columns are compiled for formats of up to 4 bits.
+constexpr bool has_sixteen(int bits) { return bits <= 4; }
+NARROW_HOST_DEVICE constexpr StepScales scales_of(const StepEncoding& e) {
+  if (e.scale == ChunkScale::kNone) return StepScales::kRow;
+  if (e.scale == ChunkScale::kFloat && e.step_shift == 7) return StepScales::kChunk;
+  const bool packed = e.scale == ChunkScale::kBf16 && e.zero_offset == 0;
+  if (e.step_shift == 4) return packed ? StepScales::kPacked16 : StepScales::kSixteen;
+  return packed && e.step_shift == 5 ? StepScales::kPacked32 : StepScales::kBlocks;
+}
+/// Scales of rows or of 128 columns, and no zero points in chunks.
+NARROW_HOST_DEVICE constexpr bool has_plain_scales(const StepEncoding& e) {
+  const StepScales scales = scales_of(e);
+  return e.zero_offset == 0 && (scales == StepScales::kRow || scales == StepScales::kChunk);
+}
+/// Steps of 16 columns that share a scale, at least.
+NARROW_HOST_DEVICE constexpr int steps_of(StepScales scales) {
+  if (scales == StepScales::kRow || scales == StepScales::kChunk) return 8;
+  return scales == StepScales::kPacked32 || scales == StepScales::kBlocks ? 2 : 1;
+}
+
+/// Consumer threads: groups of four warps, each of which has 16 rows of a chunk. Producers: two threads of a warpgroup with few registers.
+constexpr int kStepGroups = 4, kStepGroupWarps = 4, kStepConsumers = kStepGroups * kStepGroupWarps * 32;
 constexpr int kStepProducers = 2, kStepThreads = kStepConsumers + 128;
+/// Slots of the ring, at most.
+constexpr int kStepMostSlots = 32;
 /// The stream's largest size: four values of it are a thread's at a time, up to four times.
 constexpr int kStepMostHidden = kStepConsumers * 16;
 
@@ -109,14 +133,16 @@ struct StepParams {
   int layer_count = 0;
   StepProduct head;
   StepShape shapes[kStepKinds];
-  StepEncoding encoding;          ///< of the layers; the head is dense, in the type of x
+  StepEncoding encoding;  ///< of the layers; the head is dense, in the type of x
+  StepScales scales = StepScales::kRow;
+  int sum_columns = 0;            ///< columns whose x is added up for zero points
   int unit = 1;                   ///< chunks of the layers in a slot of the ring; the head's slots have one
   int slots = 0, head_slots = 0;  ///< multiples of kStepGroups: a slot is always the same group's, and producer's
   int ahead = 0;                  ///< slots that may be under way, a multiple of the producers
   int gap = 0;                    ///< slots that may be under way between products, of later ones
   int most_rows = 0;              ///< rows of chunks that a worker's run touches at most
   int most_columns = 0;           ///< chunks of x that a worker's run needs at most
-  int vectors = 1;                ///< of results: two where rows have more than two parts
+  int vectors = 1;                ///< of results: the most parts that a row of chunks has
 
   int heads = 0, kv_heads = 0, head_dim = 0, splits = 1;
   CacheKind cache_kind = CacheKind::kFp16;
@@ -130,8 +156,9 @@ struct StepParams {
   const float* sine = nullptr;
   float epsilon = 0.0f, score_scale = 1.0f;
 
-  float* softmaxes = nullptr;         ///< [heads][splits][softmax_pitch]: values, largest score, total
-  std::uint32_t* arrivals = nullptr;  ///< two words, zero before the first step: arrivals so far, and those of earlier steps
+  std::uint32_t* softmaxes = nullptr;  ///< [heads][splits][softmax_pitch] of StepTag's words: values, largest score, total; zeros before
+                                       ///< the first step
+  std::uint32_t* arrivals = nullptr;   ///< three words, zero before the first step: arrivals so far, those of earlier steps, steps
   float* logits = nullptr;
 };
 

@@ -13,8 +13,8 @@ namespace narrow::cuda::sm90 {
 
 /// Norms and turns the group's queries and the key, of which a warp has one at a time, where they lie: [group + 2][head_dim].
 __device__ inline void turn_heads(const StepParams& p, const StepLayer& w, const float* turns, int group, int head_dim, float* heads) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, half = head_dim / 2;
-  for (int head = static_cast<int>(threadIdx.x) / 32; head <= group; head += kStepConsumers / 32) {
+  const int lane = thread_index() % 32, half = head_dim / 2;
+  for (int head = thread_index() / 32; head <= group; head += kStepConsumers / 32) {
     float* x = heads + head * head_dim;
     const float* norm = head < group ? w.q_norm : w.k_norm;
     float r = 1.0f;
@@ -39,15 +39,17 @@ __device__ inline void load_eight(const float* from, float (&x)[8]) {
 }
 
 /// kDim: the size of a head, or 0 where it is known at run time.
-template <CacheKind kKind, int kHeads, int kDim, typename Wait>
-__device__ inline void attend_step(const StepParams& p, const StepShared& shared, const StepLayer& w, int layer, const CacheView& cache,
-                                   int position, const Wait& wait_for_qkv) {
+template <CacheKind kKind, int kHeads, int kDim>
+__device__ __forceinline__ void attend_step(const StepParams& p, const StepShared& shared, int layer) {
+  const StepLayer& w = shared.layers[layer];
+  const CacheView cache = shared.fixed.cache;
+  const int position = shared.fixed.position;
+  float* memory = shared.attention;
   constexpr int kWarps = kStepConsumers / 32, kAhead = kHeads == 1 && kKind != CacheKind::kFp32 ? 4 : 2;
   const int splits = p.splits, kv = static_cast<int>(blockIdx.x) / splits, split = static_cast<int>(blockIdx.x) % splits;
-  if (kv >= p.kv_heads) return wait_for_qkv();
-  float* memory = shared.attention;
+  if (kv >= p.kv_heads) return;
   const int group = kHeads == 1 ? 1 : p.heads / p.kv_heads, passes = (group + kHeads - 1) / kHeads, share_of_warps = kWarps / passes;
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, pass = warp / share_of_warps;
+  const int thread = thread_index(), lane = thread % 32, warp = thread / 32, pass = warp / share_of_warps;
   const int head_dim = kDim > 0 ? kDim : p.head_dim;
   int lanes = kDim > 0 ? kDim / 8 : 2;
   while (lanes * 8 < head_dim) lanes *= 2;
@@ -74,15 +76,16 @@ __device__ inline void attend_step(const StepParams& p, const StepShared& shared
     }
   };
   fetch(begin + own);
-  wait_for_qkv();
+  consumers_sync();
 
   // The group's queries, then the key and the value: rows of q, k, v of which this key head's are taken.
-  const StepResults qkv = results_of(p, kStepQkv);
+  const StepTag tag = StepTag::of(shared.fixed.steps, p.layer_count, layer);
+  const StepResults qkv = results_of(p, shared, kStepQkv, tag);
   for (int i = thread * 4; i < (group + 2) * head_dim; i += kStepConsumers * 4) {
     const int head = i / head_dim;
     const int from = head < group ? kv * group + head : p.heads + (head == group ? kv : p.kv_heads + kv);
     const int column = from * head_dim + i % head_dim;
-    *reinterpret_cast<float4*>(memory + i) = p.vectors == 1 ? qkv.load<1>(column) : qkv.load<2>(column);
+    *reinterpret_cast<float4*>(memory + i) = qkv.load<kStepMostParts>(column);
   }
   consumers_sync();
   turn_heads(p, w, shared.turns, group, head_dim, memory);
@@ -163,40 +166,53 @@ __device__ inline void attend_step(const StepParams& p, const StepShared& shared
     total = group_sum(total, 4);
     value = group_sum(value, 4);
     if (thread % 4 == 0 && base + thread / 4 < group * head_dim) {
-      float* to = p.softmaxes + static_cast<std::int64_t>((kv * group + g) * splits + split) * softmax_pitch(head_dim);
-      __stcg(to + d, value);
-      if (d == 0) __stcg(to + (head_dim + 3) / 4 * 4, largest), __stcg(to + (head_dim + 3) / 4 * 4 + 1, total);
+      const int pitch = softmax_pitch(head_dim);
+      std::uint32_t* to = p.softmaxes + static_cast<std::int64_t>((kv * group + g) * splits + split) * pitch;
+      store_relaxed(to + d, tag.word(value));
+      if (d < 4) store_relaxed(to + pitch - 4 + d, tag.word(d == 0 ? largest : (d == 1 ? total : 0.0f)));
     }
   }
 }
 
+/// The same as a function of its own, for what is rare: it would take registers from products in one with them.
+template <CacheKind kKind, int kHeads, int kDim>
+__device__ __noinline__ void attend_apart(int layer) {
+  extern __shared__ std::byte step_memory[];
+  const StepParams& p = reinterpret_cast<StepShared::Fixed*>(step_memory)->params;
+  attend_step<kKind, kHeads, kDim>(p, StepShared(step_memory, p), layer);
+}
+
 /// Four neighbouring values of what attention gives, from the splits' softmaxes.
 template <int kDim>
-__device__ inline float4 load_mixed(const StepParams& p, int column) {
+__device__ inline float4 load_mixed(const StepParams& p, StepTag tag, int column) {
   const int head_dim = kDim > 0 ? kDim : p.head_dim, head = column / head_dim, d = column % head_dim, pitch = softmax_pitch(head_dim);
-  const float* from = p.softmaxes + static_cast<std::int64_t>(head * p.splits) * pitch;
+  const std::uint32_t* from = p.softmaxes + static_cast<std::int64_t>(head * p.splits) * pitch;
   float largest = kLowest, total = 0.0f;
   float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
   constexpr int kAtOnce = 4;
   for (int base = 0; base < p.splits; base += kAtOnce) {
-    float4 values[kAtOnce];
-    float2 weights[kAtOnce];
+    uint4 values[kAtOnce], weights[kAtOnce];
+    bool all;
+    do {
+      all = true;
 #pragma unroll
-    for (int s = 0; s < kAtOnce; ++s) {
-      values[s] = {0.0f, 0.0f, 0.0f, 0.0f};
-      weights[s] = {kLowest, 0.0f};
-      if (base + s < p.splits) {
-        const float* its = from + (base + s) * pitch;
-        values[s] = __ldcg(reinterpret_cast<const float4*>(its + d));
-        weights[s] = __ldcg(reinterpret_cast<const float2*>(its + pitch - 4));
+      for (int s = 0; s < kAtOnce; ++s) {
+        const std::uint32_t* its = from + min(base + s, p.splits - 1) * pitch;
+        values[s] = load_relaxed_four(its + d);
+        weights[s] = load_relaxed_four(its + pitch - 4);
       }
-    }
+#pragma unroll
+      for (int s = 0; s < kAtOnce; ++s) all = all && tag.has(values[s]) && tag.has(weights[s]);
+    } while (!all);
 #pragma unroll
     for (int s = 0; s < kAtOnce; ++s) {
-      const float next = fmaxf(largest, weights[s].x), scale = exp2f(largest - next), other = exp2f(weights[s].x - next);
-      total = total * scale + weights[s].y * other;
-      sum = {sum.x * scale + values[s].x * other, sum.y * scale + values[s].y * other, sum.z * scale + values[s].z * other,
-             sum.w * scale + values[s].w * other};
+      const float4 v = StepTag::values(values[s]);
+      const float its_largest = base + s < p.splits ? StepTag::value(weights[s].x) : kLowest;
+      const float its_total = base + s < p.splits ? StepTag::value(weights[s].y) : 0.0f;
+      const float next = fmaxf(largest, its_largest), scale = exp2f(largest - next);
+      const float other = base + s < p.splits ? exp2f(its_largest - next) : 0.0f;
+      total = total * scale + its_total * other;
+      sum = {sum.x * scale + v.x * other, sum.y * scale + v.y * other, sum.z * scale + v.z * other, sum.w * scale + v.w * other};
       largest = next;
     }
   }

@@ -1,4 +1,4 @@
-/// Decode steps of floats of up to 8 bits.
+/// Decode steps of floats of up to 4 bits.
 
 #include "kernels/cuda/sm90/step_kernels.h"
 #include "kernels/cuda/sm90/step_main.cuh"
@@ -11,12 +11,6 @@ std::span<const StepInstance> step_floats() {
       {WeightKind::kFloat, 3, false, false, decode_step<Decoder<WeightKind::kFloat, 3>, false, false>},
       {WeightKind::kFloat, 4, false, true, decode_step<Decoder<WeightKind::kFloat, 4>, false, true>},
       {WeightKind::kFloat, 4, false, false, decode_step<Decoder<WeightKind::kFloat, 4>, false, false>},
-      {WeightKind::kFloat, 5, false, true, decode_step<Decoder<WeightKind::kFloat, 5>, false, true>},
-      {WeightKind::kFloat, 5, false, false, decode_step<Decoder<WeightKind::kFloat, 5>, false, false>},
-      {WeightKind::kFloat, 6, false, true, decode_step<Decoder<WeightKind::kFloat, 6>, false, true>},
-      {WeightKind::kFloat, 6, false, false, decode_step<Decoder<WeightKind::kFloat, 6>, false, false>},
-      {WeightKind::kFloat, 8, false, true, decode_step<Decoder<WeightKind::kFloat, 8>, false, true>},
-      {WeightKind::kFloat, 8, false, false, decode_step<Decoder<WeightKind::kFloat, 8>, false, false>},
   };
   return kList;
 }

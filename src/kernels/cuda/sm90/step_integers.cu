@@ -1,4 +1,4 @@
-/// Decode steps of integers.
+/// Decode steps of integers of up to 3 bits.
 
 #include "kernels/cuda/sm90/step_kernels.h"
 #include "kernels/cuda/sm90/step_main.cuh"
@@ -11,10 +11,6 @@ std::span<const StepInstance> step_integers() {
       {WeightKind::kInteger, 2, false, false, decode_step<Decoder<WeightKind::kInteger, 2>, false, false>},
       {WeightKind::kInteger, 3, false, true, decode_step<Decoder<WeightKind::kInteger, 3>, false, true>},
       {WeightKind::kInteger, 3, false, false, decode_step<Decoder<WeightKind::kInteger, 3>, false, false>},
-      {WeightKind::kInteger, 4, false, true, decode_step<Decoder<WeightKind::kInteger, 4>, false, true>},
-      {WeightKind::kInteger, 4, false, false, decode_step<Decoder<WeightKind::kInteger, 4>, false, false>},
-      {WeightKind::kInteger, 8, false, true, decode_step<Decoder<WeightKind::kInteger, 8>, false, true>},
-      {WeightKind::kInteger, 8, false, false, decode_step<Decoder<WeightKind::kInteger, 8>, false, false>},
   };
   return kList;
 }

@@ -18,7 +18,9 @@ struct StepInstance {
 
 // One list per file.
 std::span<const StepInstance> step_integers();
+std::span<const StepInstance> step_integers_wide();
 std::span<const StepInstance> step_floats();
+std::span<const StepInstance> step_floats_wide();
 std::span<const StepInstance> step_dense();
 
 }  // namespace narrow::cuda::sm90

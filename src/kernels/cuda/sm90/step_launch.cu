@@ -11,11 +11,19 @@ namespace {
 
 using namespace sm90;
 
-constexpr int kMostShared = 232448, kSlotBytes = 10240, kGapBytes = 20480;
-/// Bytes of weights of 8 bits, and of 4 and 5, under way: memory gives less to more requests; others want all of the ring.
-constexpr int kEightBitsAhead = 65536, kFewBitsAhead = 81920;
+constexpr int kMostShared = 232448, kSlotBytes = 10240, kGapBytes = 20480, kLargeSlot = 16384;
+/// Two chunks of up to so many bytes share a slot, since a warp takes two at once.
+constexpr int kTwinBytes = 6144;
+/// Bytes of weights that are under way at most, where holds_back.
+constexpr int kAheadBytes = 73728;
 
-constexpr auto kLists = {step_integers, step_floats, step_dense};
+/// Whether fewer weights than the ring holds are under way: as measured, formats of 5 to 8 bits and plain integers of 4 want that, the
+/// others all of the ring.
+bool holds_back(const StepEncoding& e) {
+  return (e.bits >= 5 && e.bits <= 8) || (e.bits == 4 && e.kind == WeightKind::kInteger && has_plain_scales(e));
+}
+
+constexpr auto kLists = {step_integers, step_integers_wide, step_floats, step_floats_wide, step_dense};
 
 const StepInstance* find_instance(const StepEncoding& e) {
   for (const auto list : kLists)
@@ -71,33 +79,35 @@ int most_parts(const StepShape& shape) {
 bool has_step_cache(CacheKind kind) { return kind == CacheKind::kFp32 || kind == CacheKind::kFp16 || kind == CacheKind::kBf16; }
 
 bool plan_step(StepParams& p) {
+  p.scales = scales_of(p.encoding);
+  p.sum_columns = steps_of(p.scales) * 16;
   p.most_rows = p.most_columns = 0;
   p.vectors = 1;
-  for (const StepShape& shape : p.shapes) {
-    if (most_parts(shape) > 2) p.vectors = 2;
+  int parts = 0;
+  for (StepShape& shape : p.shapes) {
+    p.vectors = std::max(p.vectors, most_parts(shape));
+    shape.parts_at = parts;
+    parts += shape.row_chunks;
     for (int worker = 0; worker < shape.workers; ++worker) {
       const StepRun run = StepRun::of(shape, worker, 1);
       p.most_rows = std::max(p.most_rows, run.rows);
       p.most_columns = std::max(p.most_columns, run.columns_end - run.columns_begin);
     }
   }
-  p.unit = std::max(1, kSlotBytes / p.encoding.chunk_bytes);
+  p.unit = std::max(p.encoding.chunk_bytes <= kTwinBytes ? 2 : 1, kSlotBytes / p.encoding.chunk_bytes);
   // As many slots as fit.
   p.slots = p.head_slots = kStepGroups;
   if (StepShared::total_bytes(p) > kMostShared) return false;
   const auto grow = [&](int& slots) {
-    while (StepShared::total_bytes(p) <= kMostShared) slots += kStepGroups;
+    while (slots <= kStepMostSlots && StepShared::total_bytes(p) <= kMostShared) slots += kStepGroups;
     slots -= kStepGroups;
   };
   grow(p.slots);
   grow(p.head_slots);
   const int slot_bytes = p.unit * p.encoding.chunk_bytes;
-  p.gap = kGapBytes / slot_bytes;
+  p.gap = std::max(slot_bytes < kLargeSlot ? 2 : 1, kGapBytes / slot_bytes);
   p.ahead = p.slots;
-  const bool is_narrow = (p.encoding.bits == 4 || p.encoding.bits == 5) && has_plain_scales(p.encoding);
-  if (is_narrow || p.encoding.bits == 8)
-    p.ahead =
-        std::clamp((is_narrow ? kFewBitsAhead : kEightBitsAhead) / slot_bytes, kStepProducers, p.slots) / kStepProducers * kStepProducers;
+  if (holds_back(p.encoding)) p.ahead = std::clamp(kAheadBytes / slot_bytes, kStepProducers, p.slots) / kStepProducers * kStepProducers;
   return true;
 }
 

@@ -1,9 +1,9 @@
 #pragma once
-/// One row of x times chunks of packed weights: from shared memory to sums of 32 rows per warp.
+/// One row of x times chunks of packed weights: from shared memory to sums of 16 rows per warp.
 ///
-/// A chunk's 128 columns are eight steps of mma.m16n8k16, of which a warp makes two each, of 16 rows. All eight columns of the B operand
-/// are the same 16 values of x, so that every lane of a row has its sum. Four 16-byte loads bring x of a chunk, and serve 32 rows: word
-/// 64 chunk + 16 (step / 2) + 4 t + 2 (step % 2) + r of x holds the columns 16 step + 8 r + 2 t + {0, 1}, t = lane % 4.
+/// A chunk's 128 columns are eight steps of mma.m16n8k16. All eight columns of the B operand are the same 16 values of x, so that every
+/// lane of a row has its sum. Four 16-byte loads bring x of a chunk: word 64 chunk + 16 (step / 2) + 4 t + 2 (step % 2) + r of x holds the
+/// columns 16 step + 8 r + 2 t + {0, 1}, t = lane % 4.
 ///
 /// Integers are multiplied as bytes, by mma.m16n8k32, with x in four digits of 8 bits, each in two columns of the B operand: sums of digits
 /// are exact, and become floats once per block of columns. That is half as many instructions as codes in fp16 take. The zero point is taken
@@ -47,7 +47,12 @@ struct StepBytes {
   }
 };
 
-/// Floats as the weight-only products decode them, but for pairs of two pieces of one word that one multiplication brings to both places.
+/// Powers of two that the compiler does not know: by them words are shifted in the pipe of multiplications, beside the masks in that of
+/// integers, which is the fuller one.
+static __constant__ std::uint32_t kStepPowers[16] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
+
+/// Floats as the weight-only products decode them, but for pairs of two pieces of one word that one multiplication brings to both places,
+/// and for shifts.
 template <class D>
 struct StepFloats {
   template <int kPair>
@@ -72,6 +77,16 @@ struct StepFloats {
     if constexpr (!kBf16 && can_multiply(kIts)) {
       constexpr std::uint32_t kSources = kIts.mask[0] >> kIts.shift[0] | kIts.mask[1] >> kIts.shift[1];
       return (words[kIts.word[0]] & kSources) * factor_of(kIts) & (kIts.mask[0] | kIts.mask[1]);
+    } else if constexpr (!kBf16) {
+      std::uint32_t result = 0;
+#pragma unroll
+      for (int i = 0; i < kIts.count; ++i) {
+        const std::uint32_t word = words[kIts.word[i]];
+        const std::uint32_t moved =
+            kIts.shift[i] > 0 ? word * kStepPowers[kIts.shift[i]] : (kIts.shift[i] < 0 ? word >> -kIts.shift[i] : word);
+        result = and_or(moved, kIts.mask[i], result);
+      }
+      return result;
     } else {
       return D::template pair<kBf16, kPair>(words, DecodeState{});
     }
@@ -84,28 +99,6 @@ struct StepFloats {
     a[3] = pair<kBf16, kStep * 4 + 3>(words);
   }
 };
-
-/// How scales change along k: not at all; every 128 columns, in fp32; every 32, or 16, in bf16; every 32 or a multiple, or 16, in either.
-enum class StepScales : std::uint8_t { kRow, kChunk, kPacked32, kPacked16, kBlocks, kSixteen };
-/// Those of 16 columns are compiled for formats of up to 4 bits.
-constexpr bool has_sixteen(int bits) { return bits <= 4; }
-NARROW_HOST_DEVICE constexpr StepScales scales_of(const StepEncoding& e) {
-  if (e.scale == ChunkScale::kNone) return StepScales::kRow;
-  if (e.scale == ChunkScale::kFloat && e.step_shift == 7) return StepScales::kChunk;
-  const bool packed = e.scale == ChunkScale::kBf16 && e.zero_offset == 0;
-  if (e.step_shift == 4) return packed ? StepScales::kPacked16 : StepScales::kSixteen;
-  return packed && e.step_shift == 5 ? StepScales::kPacked32 : StepScales::kBlocks;
-}
-/// Scales of rows or of 128 columns, and no zero points in chunks.
-NARROW_HOST_DEVICE constexpr bool has_plain_scales(const StepEncoding& e) {
-  const StepScales scales = scales_of(e);
-  return e.zero_offset == 0 && (scales == StepScales::kRow || scales == StepScales::kChunk);
-}
-/// Steps of 16 columns that share a scale, at least.
-NARROW_HOST_DEVICE constexpr int steps_of(StepScales scales) {
-  if (scales == StepScales::kRow || scales == StepScales::kChunk) return 8;
-  return scales == StepScales::kPacked32 || scales == StepScales::kBlocks ? 2 : 1;
-}
 
 /// d = a * b.
 template <bool kBf16>
@@ -158,14 +151,14 @@ struct StepBlocks {
   const StepOperand& w;
   const std::byte* chunk;
   int row;
-  float whole[4];  ///< scales of 128 columns
-  std::uint32_t pairs[4][kPairs];
+  float whole[2];  ///< scales of 128 columns
+  std::uint32_t pairs[2][kPairs];
 
   __device__ StepBlocks(const StepOperand& operand, const std::byte* its_chunk, int first_row)
       : w(operand), chunk(its_chunk), row(first_row) {
     const std::byte* stored = chunk + w.scale_offset;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2; ++i) {
       const int at = row + 8 * i;
       if constexpr (kScales == StepScales::kChunk) {
         whole[i] = reinterpret_cast<const float*>(stored)[at];
@@ -197,25 +190,22 @@ struct StepBlocks {
   }
 };
 
-/// A lane's words of 32 rows of a chunk: all, of 8 bits half of them, of 16 bits those of one step.
+/// A lane's words of 16 rows of a chunk: all, of 8 bits half of them, of 16 bits those of one step.
 template <class D>
 inline constexpr int kStepWords = D::kBits > 8 ? 4 : (D::kBits == 8 ? D::kBits : 2 * D::kBits);
+/// part: which 16 rows; which: of the words that are not loaded at once.
 template <class D>
-__device__ inline void load_words(const std::byte* chunk, int half, int lane, int part, std::uint32_t (&words)[2][kStepWords<D>]) {
-  constexpr bool kDense = D::kBits > 8;
+__device__ inline void load_words(const std::byte* chunk, int part, int lane, int which, std::uint32_t (&words)[kStepWords<D>]) {
   constexpr int kWords = kStepWords<D>;
+  const std::byte* from = chunk + part * (32 * 8 * D::kBits) + which * (D::kBits > 8 ? 512 : 32 * 4 * D::kBits);
 #pragma unroll
-  for (int block = 0; block < 2; ++block) {
-    const std::byte* from = chunk + (half * 2 + block) * (32 * 8 * D::kBits) + part * (kDense ? 512 : 32 * 4 * D::kBits);
-#pragma unroll
-    for (int unit = 0; unit < kWords / 4; ++unit)
-      *reinterpret_cast<uint4*>(words[block] + unit * 4) = *reinterpret_cast<const uint4*>(from + (unit * 32 + lane) * 16);
-    if constexpr (kWords % 4 == 2)
-      *reinterpret_cast<uint2*>(words[block] + kWords - 2) = *reinterpret_cast<const uint2*>(from + kWords / 4 * 512 + lane * 8);
-  }
+  for (int unit = 0; unit < kWords / 4; ++unit)
+    *reinterpret_cast<uint4*>(words + unit * 4) = *reinterpret_cast<const uint4*>(from + (unit * 32 + lane) * 16);
+  if constexpr (kWords % 4 == 2)
+    *reinterpret_cast<uint2*>(words + kWords - 2) = *reinterpret_cast<const uint2*>(from + kWords / 4 * 512 + lane * 8);
 }
 
-/// The sums of rows lane / 4 + 8 i, i = 0 .. 3, of a warp's 32.
+/// The sums of rows lane / 4 + 8 i, i = 0, 1, of a warp's 16.
 template <class D, bool kBf16, StepScales kScales>
 class StepSums {
  public:
@@ -224,40 +214,36 @@ class StepSums {
 
   __device__ StepSums() { clear(); }
 
-  /// Adds a chunk's products. half: which 32 rows; x: the chunk's words.
-  __device__ __forceinline__ void add(const StepOperand& w, const std::byte* chunk, const std::uint32_t* x, int half, int lane) {
+  /// Adds a chunk's products. part: which 16 rows; x: the chunk's words.
+  __device__ __forceinline__ void add(const StepOperand& w, const std::byte* chunk, const std::uint32_t* x, int part, int lane) {
     uint4 b[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) b[i] = *reinterpret_cast<const uint4*>(x + i * 16 + lane % 4 * 4);
-    std::uint32_t words[2][kStepWords<D>];
-    if constexpr (!kDense) load_words<D>(chunk, half, lane, 0, words);
-    const StepBlocks<kScales> blocks(w, chunk, half * 32 + lane / 4);
+    std::uint32_t words[kStepWords<D>];
+    if constexpr (!kDense) load_words<D>(chunk, part, lane, 0, words);
+    const StepBlocks<kScales> blocks(w, chunk, part * 16 + lane / 4);
     const auto step = [&]<int kStep>(std::integral_constant<int, kStep>) {
       constexpr bool kScaled = kScales != StepScales::kRow, kFirst = kScaled && kStep % kBlock == 0;
       constexpr int kChain = kBlock == 8 ? kStep % 2 : 0;
-      if constexpr (kDense) load_words<D>(chunk, half, lane, kStep, words);
-      if constexpr (kHalves && kStep == 4) load_words<D>(chunk, half, lane, 1, words);
+      if constexpr (kDense) load_words<D>(chunk, part, lane, kStep, words);
+      if constexpr (kHalves && kStep == 4) load_words<D>(chunk, part, lane, 1, words);
       const std::uint32_t b0 = kStep % 2 == 0 ? b[kStep / 2].x : b[kStep / 2].z, b1 = kStep % 2 == 0 ? b[kStep / 2].y : b[kStep / 2].w;
+      std::uint32_t a[4];
+      if constexpr (kDense)
+        a[0] = words[0], a[1] = words[1], a[2] = words[2], a[3] = words[3];
+      else
+        Decode::template decode_step<kBf16, kStep % 4>(words + (kHalves ? 0 : kStep / 4 * D::kBits), a);
+      float(&d)[4] = products_[kChain];
+      if constexpr (kFirst || (kScaled && kBlock == 8 && kStep == 1))
+        mma_row<kBf16>(d, a, b0, b1);
+      else
+        mma_16x8<kBf16>(d, a, b0, b1);
+      if constexpr (kScaled && kStep % kBlock == kBlock - 1) {
 #pragma unroll
-      for (int block = 0; block < 2; ++block) {
-        std::uint32_t a[4];
-        if constexpr (kDense)
-          a[0] = words[block][0], a[1] = words[block][1], a[2] = words[block][2], a[3] = words[block][3];
-        else
-          Decode::template decode_step<kBf16, kStep % 4>(words[block] + (kHalves ? 0 : kStep / 4 * D::kBits), a);
-        float(&d)[4] = products_[block][kChain];
-        if constexpr (kFirst || (kScaled && kBlock == 8 && kStep == 1))
-          mma_row<kBf16>(d, a, b0, b1);
-        else
-          mma_16x8<kBf16>(d, a, b0, b1);
-        if constexpr (kScaled && kStep % kBlock == kBlock - 1) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            float sum = products_[block][0][i * 2];
-            if constexpr (kBlock == 8) sum += products_[block][1][i * 2];
-            float& total = sums_[block * 2 + i];
-            total = __fmaf_rn(sum, blocks.scale(block * 2 + i, kStep / kBlock), total);
-          }
+        for (int i = 0; i < 2; ++i) {
+          float sum = products_[0][i * 2];
+          if constexpr (kBlock == 8) sum += products_[1][i * 2];
+          sums_[i] = __fmaf_rn(sum, blocks.scale(i, kStep / kBlock), sums_[i]);
         }
       }
     };
@@ -266,11 +252,11 @@ class StepSums {
   }
 
   /// The sums; then nothing is left.
-  __device__ void take(float (&result)[4]) {
+  __device__ void take(float (&result)[2]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2; ++i) {
       result[i] = sums_[i];
-      if constexpr (kScales == StepScales::kRow) result[i] += products_[i / 2][0][i % 2 * 2] + products_[i / 2][1][i % 2 * 2];
+      if constexpr (kScales == StepScales::kRow) result[i] += products_[0][i * 2] + products_[1][i * 2];
     }
     clear();
   }
@@ -280,16 +266,16 @@ class StepSums {
 
   __device__ void clear() {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2; ++i) {
       sums_[i] = 0.0f;
       if constexpr (kScales == StepScales::kRow)
 #pragma unroll
-        for (int chain = 0; chain < 2; ++chain) products_[i / 2][chain][i % 2 * 2] = products_[i / 2][chain][i % 2 * 2 + 1] = 0.0f;
+        for (int chain = 0; chain < 2; ++chain) products_[chain][i * 2] = products_[chain][i * 2 + 1] = 0.0f;
     }
   }
 
-  float sums_[4];
-  float products_[2][2][4];  ///< of 16 rows each, in two chains
+  float sums_[2];
+  float products_[2][4];  ///< in two chains
 };
 
 /// The same of integers times digits of x; kZeros: chunks have zero points. Lanes of even t have the sums of the lower two digits, the
@@ -302,41 +288,36 @@ class StepIntegerSums {
 
   /// x: the chunk's digits; x_scale: of the lane's digits; x_sums: of x, per kBlock steps.
   __device__ __forceinline__ void add(const StepOperand& w, const std::byte* chunk, const std::uint32_t* x, float x_scale,
-                                      const float* x_sums, int half, int lane) {
+                                      const float* x_sums, int part, int lane) {
     const StepDigits digits(x, lane);
-    std::uint32_t words[2][kStepWords<D>];
-    load_words<D>(chunk, half, lane, 0, words);
-    const StepBlocks<kScales> blocks(w, chunk, half * 32 + lane / 4);
-    int products[2][4];
+    std::uint32_t words[kStepWords<D>];
+    load_words<D>(chunk, part, lane, 0, words);
+    const StepBlocks<kScales> blocks(w, chunk, part * 16 + lane / 4);
+    int d[4];
     const auto step = [&]<int kStep>(std::integral_constant<int, kStep>) {
       constexpr int kPart = D::kBits == 8 ? kStep % 4 : kStep;
-      if constexpr (D::kBits == 8 && kStep == 4) load_words<D>(chunk, half, lane, 1, words);
+      if constexpr (D::kBits == 8 && kStep == 4) load_words<D>(chunk, part, lane, 1, words);
+      if constexpr (kStep % kBlock == 0) d[0] = d[1] = d[2] = d[3] = 0;
+      const std::uint32_t* from = words + kPart / 4 * D::kBits;
+      if constexpr (kBlock == 1) {
+        std::uint32_t a[2];
+        Bytes::template decode_step<kPart % 4>(from, a[0], a[1]);
+        mma_bytes(d, a, digits.step[kStep]);
+      } else if constexpr (kStep % 2 == 0) {
+        std::uint32_t a[4];
+        Bytes::template decode_step<kPart % 4>(from, a[0], a[1]);
+        Bytes::template decode_step<kPart % 4 + 1>(from, a[2], a[3]);
+        mma_bytes(d, a, digits.step[kStep], digits.step[kStep + 1]);
+      }
+      if constexpr (kStep % kBlock == kBlock - 1) {
+        constexpr int kWhich = kStep / kBlock;
+        if constexpr (Bytes::kMixed) d[2] -= d[0], d[3] -= d[1];
+        const float sum_of_x = lane % 2 == 0 ? -x_sums[kWhich] : 0.0f;
 #pragma unroll
-      for (int block = 0; block < 2; ++block) {
-        int(&d)[4] = products[block];
-        if constexpr (kStep % kBlock == 0) d[0] = d[1] = d[2] = d[3] = 0;
-        const std::uint32_t* from = words[block] + kPart / 4 * D::kBits;
-        if constexpr (kBlock == 1) {
-          std::uint32_t a[2];
-          Bytes::template decode_step<kPart % 4>(from, a[0], a[1]);
-          mma_bytes(d, a, digits.step[kStep]);
-        } else if constexpr (kStep % 2 == 0) {
-          std::uint32_t a[4];
-          Bytes::template decode_step<kPart % 4>(from, a[0], a[1]);
-          Bytes::template decode_step<kPart % 4 + 1>(from, a[2], a[3]);
-          mma_bytes(d, a, digits.step[kStep], digits.step[kStep + 1]);
-        }
-        if constexpr (kStep % kBlock == kBlock - 1) {
-          constexpr int kWhich = kStep / kBlock;
-          if constexpr (Bytes::kMixed) d[2] -= d[0], d[3] -= d[1];
-          const float sum_of_x = lane % 2 == 0 ? -x_sums[kWhich] : 0.0f;
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const int row = block * 2 + i;
-            const float start = sum_of_x * (kZeros ? blocks.zero(row, kWhich) : w.zero) * (i == 1 ? Bytes::kOddFactor : 1.0f);
-            const float sum = __fmaf_rn(__int2float_rn(d[i * 2] + d[i * 2 + 1] * 256), x_scale, start);
-            sums_[row] = kScales == StepScales::kRow ? sums_[row] + sum : __fmaf_rn(sum, blocks.scale(row, kWhich), sums_[row]);
-          }
+        for (int i = 0; i < 2; ++i) {
+          const float start = sum_of_x * (kZeros ? blocks.zero(i, kWhich) : w.zero) * (i == 1 ? Bytes::kOddFactor : 1.0f);
+          const float sum = __fmaf_rn(__int2float_rn(d[i * 2] + d[i * 2 + 1] * 256), x_scale, start);
+          sums_[i] = kScales == StepScales::kRow ? sums_[i] + sum : __fmaf_rn(sum, blocks.scale(i, kWhich), sums_[i]);
         }
       }
     };
@@ -345,16 +326,16 @@ class StepIntegerSums {
   }
 
   /// The sums; then nothing is left.
-  __device__ void take(float (&result)[4]) {
+  __device__ void take(float (&result)[2]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2; ++i) {
       result[i] = (sums_[i] + __shfl_xor_sync(0xFFFFFFFFu, sums_[i], 1)) * (i % 2 == 0 ? 1.0f : 1.0f / Bytes::kOddFactor);
       sums_[i] = 0.0f;
     }
   }
 
  private:
-  float sums_[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+  float sums_[2] = {0.0f, 0.0f};
 };
 
 }  // namespace narrow::cuda::sm90
