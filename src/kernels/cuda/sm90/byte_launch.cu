@@ -140,8 +140,10 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   params.k_blocks = k_blocks;
   params.d_group_rows = problem.m;
 
-  const bool plain_kernel = plain && !problem.d_is_col32 && element_bytes == 2 && instance->plain_kernel != nullptr;
-  const ByteKernel kernel = plain_kernel ? instance->plain_kernel : instance->kernel;
+  ByteKernel kernel = nullptr;
+  if (plain && element_bytes == 2) kernel = instance->plain;
+  if (shifted && element_bytes == 2) kernel = instance->shifted;
+  if (kernel == nullptr) kernel = instance->kernel;
   if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance->shared_bytes))
     return error;
   cudaLaunchAttribute attributes[2]{};
