@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/sm90/byte_kernels.h"
@@ -121,7 +122,10 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   ByteOuter outer = outer_of(problem);
   if (c.swapped())
     outer = {outer.b_scales, outer.a_scales, outer.b_step, outer.a_step, outer.b_zeros, outer.a_zeros, outer.b_sums, outer.a_sums, outer.k};
+  const float inverse = 1.0f / e.out_scale, inverse_rest = std::fma(-e.out_scale, inverse, 1.0f) / e.out_scale;
   params.out = {.epilogue = e,
+                .inverse = inverse,
+                .inverse_rest = inverse_rest,
                 .outer = outer,
                 .d = problem.d,
                 .pitch = problem.d_pitch,
@@ -141,7 +145,7 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   params.d_group_rows = problem.m;
 
   ByteKernel kernel = nullptr;
-  if (plain && element_bytes == 2) kernel = instance->plain;
+  if (plain) kernel = element_bytes == 2 ? instance->plain : (e.out == DType::kI8 ? instance->bytes : nullptr);
   if (shifted && element_bytes == 2) kernel = instance->shifted;
   if (kernel == nullptr) kernel = instance->kernel;
   if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance->shared_bytes))

@@ -23,6 +23,7 @@ enum class Results : std::uint8_t {
   kAny,
   kPlain,    ///< 16 bits, ByteOutput::plain
   kShifted,  ///< 16 bits, ByteOutput::shifted
+  kBytes,    ///< int8, plain
 };
 
 template <class T>
@@ -237,7 +238,7 @@ __device__ inline bool leaves_as_box(const ByteOutput& out, int rows) { return !
 /// be reading.
 template <class T, Results kResults>
 __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const ByteShared<T>& shared, const ByteSums<T>& sums,
-                            const BytePiece& piece, const TilePlace& place, unsigned& slots) {
+                            const BytePiece& piece, const TilePlace& place, unsigned& slots, bool moderate) {
   const int here = thread_here(), lane = here % 32, warp = here % 128 / 32, group = here / 128;
   std::byte* const staging = shared.box(group * 4 + warp, 0);
   const StripPlace part = place_of_group<T>(p, piece, place, group);
@@ -254,7 +255,7 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
     return;
   }
   if constexpr (!T::kSwapped) {
-    const auto put = [&]<DType kOut, Ending kEnding>() {
+    const auto put = [&]<DType kOut, Ending kEnding, bool kQuick = false>() {
       constexpr int kElementBytes = bytes_of(kOut);
       using Boxes = BoxesOf<T, kElementBytes>;
       constexpr int kSums = Boxes::kSums, kPerStrip = Boxes::kPerStrip, kAll = Boxes::kAll, kTogether = Boxes::kTogether;
@@ -280,6 +281,8 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
             stage_32_bit<T::kLoop == Loop::kDirect>(v, box(i));
           else if constexpr (kElementBytes == 2)
             stage_16_bit<kOut == DType::kF16>(v, box(i));
+          else if constexpr (kQuick)
+            stage_int8(p.out, v, box(i));
           else
             stage_8_bit(p.out, v, box(i));
         }
@@ -313,6 +316,11 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
       put_16_bit.template operator()<Ending::kPlain>();
     } else if constexpr (kResults == Results::kShifted) {
       put_16_bit.template operator()<Ending::kShifted>();
+    } else if constexpr (kResults == Results::kBytes) {
+      if (moderate)
+        put.template operator()<DType::kI8, Ending::kPlain, true>();
+      else
+        put.template operator()<DType::kI8, Ending::kPlain>();
     } else {
       const auto choose = [&]<Ending kEnding>() {
         if (is_16_bit(out))
@@ -486,14 +494,20 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
       note.advance();
       continue;
     }
+    bool moderate = false;
     if (T::kParts && p.schedule.parts > 1) {
       if constexpr (T::kParts) finish_share<T>(p, shared, piece, place, sums);
     } else {
       if (needs_terms) {
         wait_words();
-        named_sync(barrier, 128);
+        if constexpr (kResults == Results::kBytes) {
+          const StripPlace part = place_of_group<T>(p, piece, place, group);
+          moderate = named_sync_and(barrier, 128, shared.terms(group).are_moderate(p.out, thread_here() % 128, part.column, part.rows));
+        } else {
+          named_sync(barrier, 128);
+        }
       }
-      finish_tile<T, kResults>(p, d, shared, sums, piece, place, slots);
+      finish_tile<T, kResults>(p, d, shared, sums, piece, place, slots, moderate);
     }
     shared.read[note.stage].arrive();  // every lane by itself, which racecheck understands
     note.advance(T::kPingPong ? 2 : 1);
@@ -512,7 +526,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const int rank = T::kCluster == 1 ? 0 : static_cast<int>(cluster_rank());
   const int worker = static_cast<int>(blockIdx.x) / T::kCluster;
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
-  const int element_bytes = kResults == Results::kAny ? bytes_of(p.out.epilogue.out) : 2;
+  const int element_bytes = kResults == Results::kAny ? bytes_of(p.out.epilogue.out) : (kResults == Results::kBytes ? 1 : 2);
   const bool storer = p.out.storer && (element_bytes == 2   ? BoxesOf<T, 2>::kStored
                                        : element_bytes == 1 ? BoxesOf<T, 1>::kStored
                                                             : BoxesOf<T, 4>::kStored);

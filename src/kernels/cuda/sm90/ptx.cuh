@@ -158,6 +158,22 @@ __device__ inline void give_registers() {
 
 __device__ inline void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
+/// The same; says whether all threads had `here`.
+__device__ inline bool named_sync_and(int id, int threads, bool here) {
+  std::uint32_t all;
+  asm volatile(
+      "{\n"
+      ".reg .pred in, out;\n"
+      "setp.ne.u32 in, %3, 0;\n"
+      "barrier.cta.red.and.pred out, %1, %2, in;\n"
+      "selp.u32 %0, 1, 0, out;\n"
+      "}\n"
+      : "=r"(all)
+      : "r"(id), "r"(threads), "r"(static_cast<std::uint32_t>(here))
+      : "memory");
+  return all != 0;
+}
+
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 /// Waits until at most kPending committed groups are unfinished.
