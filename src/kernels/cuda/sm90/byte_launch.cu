@@ -73,7 +73,7 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   };
   MatrixMap map_a = codes(problem.a, rows_of_a(problem), problem.a_pitch, rows_a);
   if (problem.a_is_col32) {
-    map_a = {problem.a, 1, 32, problem.m, 32, 32, rows_a};
+    map_a = {problem.a, 1, 32, problem.m, 32, 32, 64};  // a warpgroup's strip
     map_a.stripes = {.pitch = std::int64_t{problem.m} * 32, .count = ceil_div(problem.k, 32), .box = kTileK / 32};
   }
   bool encoded = encode_matrix_map(c.swapped() ? b : a, map_a) &&

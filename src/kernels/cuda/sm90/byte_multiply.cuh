@@ -55,7 +55,7 @@ struct Consumer {
     group_m = T::kGroupsM == 2 ? group : 0;
     group_n = T::kGroupsN == 2 ? group : 0;
     first_row = group_m * T::kGroupM + warp * 16 + lane / 4;
-    first_a = operand_word(shared_address(shared.a(0)) + group_m * T::kGroupM * (T::kCol32 ? 32 : 128));
+    first_a = operand_word(shared_address(shared.a(0)) + group_m * T::kGroupM * 128);
     first_b = operand_word(shared_address(shared.b(0)) + (T::kLoop == Loop::kAlternate ? 0 : group_n) * T::kGroupN * 128);
   }
 
@@ -77,7 +77,7 @@ struct Consumer {
     const std::uint32_t a = first_a + offset + strip * (64 * 128 / 16), b = first_b + offset;
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      const std::uint64_t left = T::kCol32 ? stripe_operand(a + step * (T::kTileM * 32 / 16)) : operand(a + step * 2);
+      const std::uint64_t left = T::kCol32 ? stripe_operand(a + step * (64 * 32 / 16)) : operand(a + step * 2);
       wgmma<T::kPair>(into, left, operand(b + step * 2), add || step > 0);
     }
   }

@@ -94,8 +94,13 @@ __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtenso
       Barrier& full = shared.full[at.stage];
       full.arrive_expecting(T::kCopiedBytes + (T::kScalesOfA && any_row ? 16 : 0));
       if constexpr (T::kCol32) {
-        static_assert(T::kClusterN == 1);
-        copy_stripes(shared.a(at.stage), a, row_a, block * 4, full);
+        if constexpr (T::kClusterN > 1) {
+          const int part = rank / T::kClusterM * 64;
+          copy_stripes_multicast(shared.a(at.stage) + part * 128, a, row_a + part, block * 4, full, 3);
+        } else {
+          copy_stripes(shared.a(at.stage), a, row_a, block * 4, full);
+          copy_stripes(shared.a(at.stage) + 64 * 128, a, row_a + 64, block * 4, full);
+        }
       } else if constexpr (T::kClusterN > 1) {
         constexpr int kPart = T::kTileM / T::kClusterN;
         const int part = rank / T::kClusterM * kPart;
