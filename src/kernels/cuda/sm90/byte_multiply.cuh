@@ -228,7 +228,7 @@ struct Consumer {
           if (strip == 0) under_first();
         }
 
-        float column_scale[T::kScalesOfB ? T::kCount / 2 : 1];
+        [[maybe_unused]] float column_scale[T::kScalesOfB ? T::kCount / 2 : 1];
         if constexpr (T::kScalesOfB) {
 #pragma unroll
           for (int i = 0; i < T::kCount / 4; ++i) {
