@@ -207,6 +207,35 @@ TEST_F(Int8MatmulTest, GivesTheBitsOfTheCpu) {
       }
 }
 
+/// Quotients that are exact halves, scales next to powers of two, and in some rows and columns scales that are huge or no numbers.
+TEST_F(Int8MatmulTest, RequantizesAtAnyScales) {
+  constexpr std::int64_t kM = 270, kN = 496, kK = 64;
+  constexpr float kSpecial[] = {INFINITY, NAN, 3e38f, 0x1p41f, 0.0f, 1e-40f};
+  const auto with_scales = [&](std::int64_t rows, bool special, int first) {
+    std::vector<float> scales(static_cast<std::size_t>(rows), 1.0f);
+    for (std::size_t i = 0; special && i < std::size(kSpecial); ++i) scales[i * 2] = kSpecial[(i + static_cast<std::size_t>(first)) % 6];
+    for (std::size_t i = 250; special && i < 254; ++i) scales[i] = 0x1p40f;
+    DeviceQuantized q = quantized("int8:row", rows, kK);
+    q.scales = upload(scales.data(), scales.size() * sizeof(float));
+    return q;
+  };
+  for (const bool special : {false, true}) {
+    const DeviceQuantized xq = with_scales(kM, special, 0), wq = with_scales(kN, special, 1);
+    const Int8Matrix x = prepare_int8(xq, *stream_), w = prepare_int8(wq, *stream_);
+    for (const float out_scale :
+         {1.0f, 2.0f, 6.0f, 200.0f, 900.0f, 0x1.000002p7f, 0x1.00000ep7f, 0x1.fffffep6f, 0x1.02000ep7f, 0x1p-40f, 0x1p40f})
+      for (const std::string& name : int8_matmul_kernel_names()) {
+        Int8MatmulOptions options;
+        options.out_scale = out_scale;
+        for (const MatmulChoice& choice : explain_matmul(x, w, Tensor::empty(DType::kI8, {kM, kN}, kDevice), options))
+          if (choice.name == name && choice.accepted) options.kernel = name;
+        if (options.kernel.empty()) continue;
+        ASSERT_NO_FATAL_FAILURE(
+            expect_right(xq, x, wq, w, DType::kI8, options, 0, 0, name + " / " + std::to_string(out_scale) + (special ? " special" : "")));
+      }
+  }
+}
+
 TEST_F(Int8MatmulTest, LinearIsTheFusedQuantizationAndTheProduct) {
   const std::int64_t m = 77, n = 240, k = 512;
   const Tensor x = random_values(DType::kBf16, {m, k}, Values::kNormal, 4), weight = random_values(DType::kBf16, {k}, Values::kNormal, 5);

@@ -90,7 +90,7 @@ TEST_F(TunedKernelsTest, ProductsTakeTheMeasuredRow) {
   EXPECT_THAT(chosen(64), HasSubstr("tuned: 9.5 us measured"));
   EXPECT_EQ(chosen(65).find("tuned"), std::string::npos) << "another shape";
   // Rows that are not there, or do not take the product, leave the choice to the model.
-  for (const char* name : {"sm90_matmul_fp8_fp8_7x7", "sm90_matmul_fp8_fp8_128x256_cluster_2x1_col32", "nonsense"}) {
+  for (const char* name : {"sm90_matmul_fp8_fp8_7x7", "sm90_matmul_fp8_fp8_128x256_cluster_1x2_col32", "nonsense"}) {
     cuda::set_tuned_kernels({choice(64, name)});
     EXPECT_EQ(chosen(64), before) << name;
   }

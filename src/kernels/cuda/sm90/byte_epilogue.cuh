@@ -9,7 +9,8 @@ namespace narrow::cuda::sm90 {
 
 struct ByteOutput {
   ByteEpilogue epilogue;
-  ByteOuter outer;  ///< of outer scales; of swapped operands a and b are exchanged
+  float inverse, inverse_rest;  ///< 1 / out_scale, and what is left of it, both rounded to nearest
+  ByteOuter outer;              ///< of outer scales; of swapped operands a and b are exchanged
   void* d;
   std::int64_t pitch, residual_pitch;
   int n;                 ///< columns of D
@@ -80,6 +81,14 @@ struct TileTerms {
         row_zero[i] = 0;
       if (kInteger && o.b_zeros != nullptr) copy_word(row_sum + i, o.a_sums + a + i);
     }
+  }
+
+  /// Whether the scales that this thread copied are at most 2^40, so that no sum times two of them is above 2^111 (or NaN).
+  __device__ bool are_moderate(const ByteOutput& out, int thread, int column, int rows) const {
+    bool moderate = true;
+    for (int i = thread; i < min(kColumns, out.n - column); i += 128) moderate = moderate && fabsf(scale[i]) <= 0x1p40f;
+    for (int i = thread; i < min(kRows, rows); i += 128) moderate = moderate && fabsf(row_scale[i]) <= 0x1p40f;
+    return moderate;
   }
 };
 
@@ -189,6 +198,24 @@ __device__ inline void stage_32_bit(const float (&v)[kSums], std::byte* staging)
       store_shared(place, v[i * 2]);
       store_shared(place + 4, v[i * 2 + 1]);
     }
+  }
+}
+
+/// The same of int8 codes of v / out_scale for |v| <= 2^111. The division in two operations gives every code
+/// (tests/format/division_test.cc, TwoOperationsNeverMoveACode); what overflows in it has the code of an end.
+template <int kSums>
+__device__ inline void stage_int8(const ByteOutput& out, const float (&v)[kSums], std::byte* staging) {
+  const int lane = thread_here() % 32;
+#pragma unroll
+  for (int i = 0; i < kSums / 2; ++i) {
+    float code[2];  // adding 1.5 * 2^23 rounds to an integer in the low bits
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float x = v[2 * i + j], q = __fmaf_rn(x, out.inverse, __fmul_rn(x, out.inverse_rest));
+      code[j] = __fadd_rn(fminf(fmaxf(q, -127.0f), 127.0f), 12582912.0f);
+    }
+    const std::uint32_t codes = __byte_perm(__float_as_uint(code[0]), __float_as_uint(code[1]), 0x0040);
+    store_shared(place_in_box(staging, lane / 4 + i % 2 * 8, i / 2 * 8 + lane % 4 * 2), static_cast<std::uint16_t>(codes));
   }
 }
 

@@ -20,16 +20,21 @@ struct ByteInstance {
   ByteScaling scaling;
   BytePair pair;
   ByteKernel kernel;
-  ByteKernel plain_kernel;  ///< of plain 16-bit results; null: `kernel`
+  ByteKernel plain, shifted, bytes;  ///< of Results; null: `kernel`
   int shared_bytes, threads;
   bool byte_boxes;
 };
 
 template <class T>
 constexpr ByteInstance instance(std::string_view config) {
-  ByteKernel plain = nullptr;
-  if constexpr (T::kPair == BytePair::kE4m3E4m3 && !T::kSwapped) plain = byte_product<T, true>;
-  return {config, T::kScaling, T::kPair, byte_product<T, false>, plain, T::kShared, T::kThreads, T::kByteBoxes};
+  ByteInstance made{config, T::kScaling, T::kPair, byte_product<T, Results::kAny>, {}, {}, {}, T::kShared, T::kThreads, T::kByteBoxes};
+  if constexpr (T::kPair == BytePair::kE4m3E4m3 && !T::kSwapped) made.plain = byte_product<T, Results::kPlain>;
+  if constexpr (T::kPair == BytePair::kS8S8 && (T::kPingPong || T::kTileN > 128)) {
+    made.plain = byte_product<T, Results::kPlain>;
+    made.shifted = byte_product<T, Results::kShifted>;
+    if constexpr (!T::kPingPong) made.bytes = byte_product<T, Results::kBytes>;  // whose end is not hidden
+  }
+  return made;
 }
 
 std::span<const ByteInstance> fp8_tile_scaled();  ///< 1x128 x 128x128, e4m3

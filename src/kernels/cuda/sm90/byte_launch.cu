@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/sm90/byte_kernels.h"
@@ -72,7 +73,7 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   };
   MatrixMap map_a = codes(problem.a, rows_of_a(problem), problem.a_pitch, rows_a);
   if (problem.a_is_col32) {
-    map_a = {problem.a, 1, 32, problem.m, 32, 32, rows_a};
+    map_a = {problem.a, 1, 32, problem.m, 32, 32, 64};  // a warpgroup's strip
     map_a.stripes = {.pitch = std::int64_t{problem.m} * 32, .count = ceil_div(problem.k, 32), .box = kTileK / 32};
   }
   bool encoded = encode_matrix_map(c.swapped() ? b : a, map_a) &&
@@ -121,7 +122,10 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   ByteOuter outer = outer_of(problem);
   if (c.swapped())
     outer = {outer.b_scales, outer.a_scales, outer.b_step, outer.a_step, outer.b_zeros, outer.a_zeros, outer.b_sums, outer.a_sums, outer.k};
+  const float inverse = 1.0f / e.out_scale, inverse_rest = std::fma(-e.out_scale, inverse, 1.0f) / e.out_scale;
   params.out = {.epilogue = e,
+                .inverse = inverse,
+                .inverse_rest = inverse_rest,
                 .outer = outer,
                 .d = problem.d,
                 .pitch = problem.d_pitch,
@@ -140,8 +144,10 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   params.k_blocks = k_blocks;
   params.d_group_rows = problem.m;
 
-  const bool plain_kernel = plain && !problem.d_is_col32 && element_bytes == 2 && instance->plain_kernel != nullptr;
-  const ByteKernel kernel = plain_kernel ? instance->plain_kernel : instance->kernel;
+  ByteKernel kernel = nullptr;
+  if (plain) kernel = element_bytes == 2 ? instance->plain : (e.out == DType::kI8 ? instance->bytes : nullptr);
+  if (shifted && element_bytes == 2) kernel = instance->shifted;
+  if (kernel == nullptr) kernel = instance->kernel;
   if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance->shared_bytes))
     return error;
   cudaLaunchAttribute attributes[2]{};

@@ -55,7 +55,7 @@ struct Consumer {
     group_m = T::kGroupsM == 2 ? group : 0;
     group_n = T::kGroupsN == 2 ? group : 0;
     first_row = group_m * T::kGroupM + warp * 16 + lane / 4;
-    first_a = operand_word(shared_address(shared.a(0)) + group_m * T::kGroupM * (T::kCol32 ? 32 : 128));
+    first_a = operand_word(shared_address(shared.a(0)) + group_m * T::kGroupM * 128);
     first_b = operand_word(shared_address(shared.b(0)) + (T::kLoop == Loop::kAlternate ? 0 : group_n) * T::kGroupN * 128);
   }
 
@@ -77,13 +77,12 @@ struct Consumer {
     const std::uint32_t a = first_a + offset + strip * (64 * 128 / 16), b = first_b + offset;
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      const std::uint64_t left = T::kCol32 ? stripe_operand(a + step * (T::kTileM * 32 / 16)) : operand(a + step * 2);
+      const std::uint64_t left = T::kCol32 ? stripe_operand(a + step * (64 * 32 / 16)) : operand(a + step * 2);
       wgmma<T::kPair>(into, left, operand(b + step * 2), add || step > 0);
     }
   }
   template <int kCount>
-  __device__ void issue(Sum (&into)[kCount], int stage, int strip, bool add) const {
-    const std::uint32_t offset = offset_of(stage);
+  __device__ void issue(Sum (&into)[kCount], std::uint32_t offset, int strip, bool add) const {
     wgmma_fence();
     multiply_strip(into, offset, strip, add);
     wgmma_commit();
@@ -137,7 +136,7 @@ struct Consumer {
     const auto start = [&](float(&into)[kCount], BlockFactors<T>& its, const Position& where) {
       shared.full[where.stage].wait(where.parity);
       pin(into);
-      issue(into, where.stage, 0, false);
+      issue(into, offset_of(where.stage), 0, false);
       its.load(shared, where.stage, scale_row, group_n, early);
     };
     const auto promote = [&](float(&from)[kCount], const BlockFactors<T>& its) {
@@ -205,24 +204,31 @@ struct Consumer {
     }
   }
 
-  __device__ void multiply_in_strips(Sums& sums, int blocks, int scale_row, bool early) {
+  /// One set of accumulators; adds to the sums. kHooks: `under_first` runs under the first products, `under_last` under the last ones, when
+  /// the sums of the other strips are complete; the first block writes the sums.
+  template <bool kHooks, class First, class Last>
+  __device__ void multiply_in_strips(Sums& sums, int blocks, int scale_row, bool early, const First& under_first, const Last& under_last) {
     BlockFactors<T> factors;
     shared.full[at.stage].wait(at.parity);
     factors.load(shared, at.stage, scale_row, group_n, early);
-    for (; blocks > 0; --blocks) {
+    const auto multiply_block = [&]<bool kFirst>(bool more) {
       Position next = at;
       next.advance();
       BlockFactors<T> next_factors = factors;
+      const std::uint32_t offset = offset_of(at.stage);
 #pragma unroll
       for (int strip = 0; strip < T::kStrips; ++strip) {
-        constexpr int kLast = T::kStrips - 1;
+        const bool is_last_strip = strip == T::kStrips - 1;
         float accumulators[T::kCount];
         if constexpr (T::kLoop == Loop::kTurns) shared.turn[group].wait(turns++);
         pin(accumulators);
-        issue(accumulators, at.stage, strip, false);
+        issue(accumulators, offset, strip, false);
         if (T::kLoop == Loop::kTurns && lane == 0) shared.turn[group ^ 1].arrive();
+        if constexpr (kHooks && kFirst) {
+          if (strip == 0) under_first();
+        }
 
-        float column_scale[T::kScalesOfB ? T::kCount / 2 : 1];
+        [[maybe_unused]] float column_scale[T::kScalesOfB ? T::kCount / 2 : 1];
         if constexpr (T::kScalesOfB) {
 #pragma unroll
           for (int i = 0; i < T::kCount / 4; ++i) {
@@ -231,28 +237,44 @@ struct Consumer {
             column_scale[2 * i + 1] = two.y;
           }
         }
-        if (strip == kLast && blocks > 1) {
+        if (is_last_strip && more) {
           shared.full[next.stage].wait(next.parity);
           next_factors.load(shared, next.stage, scale_row, group_n, early);
         }
+        if constexpr (kHooks) {
+          if (is_last_strip && !more) under_last();
+        }
         wgmma_wait<0>();
         pin(accumulators);
-        if (strip == kLast) release(at.stage);
+        if (is_last_strip) release(at.stage);
 #pragma unroll
         for (int j = 0; j < T::kCount; ++j) {  // promotion
           const int i = promoted<T::kCount>(j);
           const float factor = factors.of[strip][i / 2 % 2][BlockFactors<T>::column(i / 32)];
-          float& sum = sums[strip][i];
+          const float sum = kFirst ? 0.0f : sums[strip][i];
           if constexpr (T::kOuter)
-            sum += accumulators[i];
+            sums[strip][i] = sum + accumulators[i];
           else if constexpr (T::kScalesOfB)
-            sum = __fmaf_rn(accumulators[i], factor * column_scale[i / 4 * 2 + i % 2], sum);
+            sums[strip][i] = __fmaf_rn(accumulators[i], factor * column_scale[i / 4 * 2 + i % 2], sum);
           else
-            sum = __fmaf_rn(accumulators[i], factor, sum);
+            sums[strip][i] = __fmaf_rn(accumulators[i], factor, sum);
         }
       }
       factors = next_factors;
       at = next;
+    };
+    if constexpr (kHooks) {
+      if (blocks == 1) {
+        multiply_block.template operator()<true>(false);
+        return;
+      }
+      multiply_block.template operator()<true>(true);
+#pragma unroll 1
+      for (; blocks > 2; --blocks) multiply_block.template operator()<false>(true);
+      multiply_block.template operator()<false>(false);
+    } else {
+#pragma unroll 1
+      for (; blocks > 0; --blocks) multiply_block.template operator()<false>(blocks > 1);
     }
   }
 };

@@ -16,14 +16,14 @@ namespace {
 
 //         name                         tile    cluster  cycles of a block: promoted, direct; of the end
 constexpr std::array kConfigs = {
-    ByteConfig{"256x128", 256, 128, 1, 1, 1115, 1115, 2700},
+    ByteConfig{"256x128", 256, 128, 1, 1, 1103, 1103, 2350},
     ByteConfig{"256x128_cluster_1x2", 256, 128, 1, 2, 1065, 1065, 3900},
     ByteConfig{"128x176_pingpong", 128, 176, 1, 1, 704, 704, 4300, TileUse::kPingPong},
     ByteConfig{"128x128_pingpong", 128, 128, 1, 1, 512, 512, 4300, TileUse::kPingPong},
     ByteConfig{"128x240", 128, 240, 1, 1, 960, 960, 5600},
-    ByteConfig{"128x256_cluster_2x1_col32", 128, 256, 2, 1, 1350, 1350, 5600, TileUse::kCol32},
-    ByteConfig{"128x192_cluster_2x1", 128, 192, 2, 1, 841, 841, 2700},
-    ByteConfig{"128x192", 128, 192, 1, 1, 850, 850, 2100},
+    ByteConfig{"128x240_cluster_1x2_col32", 128, 240, 1, 2, 1100, 1100, 5600, TileUse::kCol32},
+    ByteConfig{"128x256_cluster_1x2_col32", 128, 256, 1, 2, 1150, 1150, 5600, TileUse::kCol32},
+    ByteConfig{"128x192", 128, 192, 1, 1, 826, 826, 1400},
     ByteConfig{"128x128_cluster_2x1", 128, 128, 2, 1, 575, 740, 3500},
     ByteConfig{"128x128", 128, 128, 1, 1, 575, 640, 3500},
     ByteConfig{"128x64", 128, 64, 1, 1, 460, 430, 2300},

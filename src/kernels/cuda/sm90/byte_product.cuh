@@ -16,6 +16,16 @@
 
 namespace narrow::cuda::sm90 {
 
+/// The results that a kernel is compiled for. The code of all others would take the main loop's registers, and keep the compiler from
+/// seeing that a warp's threads stay together, so that descriptors would not be counted in uniform registers: of promoted tiles a seventh
+/// more time.
+enum class Results : std::uint8_t {
+  kAny,
+  kPlain,    ///< 16 bits, ByteOutput::plain
+  kShifted,  ///< 16 bits, ByteOutput::shifted
+  kBytes,    ///< int8, plain
+};
+
 template <class T>
 __device__ TilePlace place_of(const ByteParams& p, const BytePiece& piece, int rank) {
   const int tiles_m = p.schedule.grouping == ByteGrouping::kNone || p.schedule.grouping == ByteGrouping::kDepth
@@ -84,8 +94,13 @@ __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtenso
       Barrier& full = shared.full[at.stage];
       full.arrive_expecting(T::kCopiedBytes + (T::kScalesOfA && any_row ? 16 : 0));
       if constexpr (T::kCol32) {
-        static_assert(T::kClusterN == 1);
-        copy_stripes(shared.a(at.stage), a, row_a, block * 4, full);
+        if constexpr (T::kClusterN > 1) {
+          const int part = rank / T::kClusterM * 64;
+          copy_stripes_multicast(shared.a(at.stage) + part * 128, a, row_a + part, block * 4, full, 3);
+        } else {
+          copy_stripes(shared.a(at.stage), a, row_a, block * 4, full);
+          copy_stripes(shared.a(at.stage) + 64 * 128, a, row_a + 64, block * 4, full);
+        }
       } else if constexpr (T::kClusterN > 1) {
         constexpr int kPart = T::kTileM / T::kClusterN;
         const int part = rank / T::kClusterM * kPart;
@@ -225,15 +240,15 @@ struct BoxesOf {
 __device__ inline bool leaves_as_box(const ByteOutput& out, int rows) { return !out.col32 && (rows >= 16 || out.rows_end_with_d); }
 
 /// The sums of a tile to D, box by box through the slots (`slots` used so far) of the warp's staging memory, which earlier stores may still
-/// be reading. kPlainOnly: of plain 16-bit results.
-template <class T, bool kPlainOnly>
+/// be reading.
+template <class T, Results kResults>
 __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const ByteShared<T>& shared, const ByteSums<T>& sums,
-                            const BytePiece& piece, const TilePlace& place, unsigned& slots) {
+                            const BytePiece& piece, const TilePlace& place, unsigned& slots, bool moderate) {
   const int here = thread_here(), lane = here % 32, warp = here % 128 / 32, group = here / 128;
   std::byte* const staging = shared.box(group * 4 + warp, 0);
   const StripPlace part = place_of_group<T>(p, piece, place, group);
   const auto first_of = [&](int strip) { return strip * 64 + warp * 16; };
-  if (!kPlainOnly && (T::kSwapped || !p.out.boxed)) {
+  if (kResults == Results::kAny && (T::kSwapped || !p.out.boxed)) {
 #pragma unroll
     for (int strip = 0; strip < T::kStrips; ++strip) {
       const int first = first_of(strip), rows = part.rows - first;
@@ -245,7 +260,7 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
     return;
   }
   if constexpr (!T::kSwapped) {
-    const auto put = [&]<DType kOut, Ending kEnding>() {
+    const auto put = [&]<DType kOut, Ending kEnding, bool kQuick = false>() {
       constexpr int kElementBytes = bytes_of(kOut);
       using Boxes = BoxesOf<T, kElementBytes>;
       constexpr int kSums = Boxes::kSums, kPerStrip = Boxes::kPerStrip, kAll = Boxes::kAll, kTogether = Boxes::kTogether;
@@ -271,6 +286,8 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
             stage_32_bit<T::kLoop == Loop::kDirect>(v, box(i));
           else if constexpr (kElementBytes == 2)
             stage_16_bit<kOut == DType::kF16>(v, box(i));
+          else if constexpr (kQuick)
+            stage_int8(p.out, v, box(i));
           else
             stage_8_bit(p.out, v, box(i));
         }
@@ -294,33 +311,89 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
       }
     };
     const DType out = p.out.epilogue.out;
-    const auto choose = [&]<Ending kEnding>() {
+    const auto put_16_bit = [&]<Ending kEnding>() {
       if (out == DType::kBf16)
         put.template operator()<DType::kBf16, kEnding>();
-      else if (kPlainOnly || out == DType::kF16)
+      else
         put.template operator()<DType::kF16, kEnding>();
-      else if constexpr (!kPlainOnly && kEnding != Ending::kShifted) {
-        if (out == DType::kF32)
+    };
+    if constexpr (kResults == Results::kPlain) {
+      put_16_bit.template operator()<Ending::kPlain>();
+    } else if constexpr (kResults == Results::kShifted) {
+      put_16_bit.template operator()<Ending::kShifted>();
+    } else if constexpr (kResults == Results::kBytes) {
+      if (moderate)
+        put.template operator()<DType::kI8, Ending::kPlain, true>();
+      else
+        put.template operator()<DType::kI8, Ending::kPlain>();
+    } else {
+      const auto choose = [&]<Ending kEnding>() {
+        if (is_16_bit(out))
+          put_16_bit.template operator()<kEnding>();
+        else if (out == DType::kF32)
           put.template operator()<DType::kF32, Ending::kAny>();
         else if (out == DType::kI32) {
           if constexpr (std::is_same_v<typename T::Sum, int>) put.template operator()<DType::kI32, kEnding>();
         } else if constexpr (T::kByteBoxes)
           put.template operator()<DType::kI8, kEnding>();
-      }
-    };
-    if (kPlainOnly || p.out.plain) {
-      choose.template operator()<Ending::kPlain>();
-      return;
+      };
+      if (p.out.plain)
+        choose.template operator()<Ending::kPlain>();
+      else if (std::is_same_v<typename T::Sum, int> && p.out.shifted && is_16_bit(out))
+        put_16_bit.template operator()<Ending::kShifted>();
+      else
+        choose.template operator()<Ending::kAny>();
     }
-    if constexpr (!kPlainOnly) {
-      if constexpr (std::is_same_v<typename T::Sum, int>) {
-        if (p.out.shifted && is_16_bit(out)) {
-          choose.template operator()<Ending::kShifted>();
-          return;
-        }
+  }
+}
+
+/// Whether the sums of a tile are staged under products, where the storer starts the stores: the last strip's under the next tile's first
+/// ones, the others' under the tile's last ones. Of plain 16-bit results.
+template <class T, Results kResults>
+constexpr bool kStagesAhead = (kResults == Results::kPlain && T::kLoop == Loop::kFree && BoxesOf<T, 2>::kStored);
+template <class T, Results kResults>
+__device__ bool stages_ahead(const ByteParams& p) {
+  return kStagesAhead<T, kResults> && p.out.storer && p.schedule.grouping != ByteGrouping::kDepth;  // whose tiles may have no products
+}
+
+/// Stages strips [kFrom, kTo) of a tile for the storer. There are few registers beside the accumulators.
+template <class T, int kFrom, int kTo>
+__device__ void stage_strips(const ByteParams& p, const ByteShared<T>& shared, const ByteSums<T>& sums, const PieceNote& told,
+                             unsigned& slots) {
+  using Boxes = BoxesOf<T, 2>;
+  constexpr int kBegin = kFrom * Boxes::kPerStrip, kEnd = kTo * Boxes::kPerStrip;
+  const int here = thread_here(), lane = here % 32, warp = here % 128 / 32, group = here / 128;
+  if constexpr (kFrom == 0) shared.stored[group].wait(++slots);  // the tile before has left its place
+  const std::uint32_t place = place_in_box(shared.box(group * 4 + warp, 0), lane % 8 + lane / 8 % 2 * 8, lane / 16 * 16);
+  const auto stage = [&]<bool kHalf>() {
+#pragma unroll
+    for (int i = kBegin; i < kEnd; ++i)
+#pragma unroll
+      for (int q = 0; q < Boxes::kSums / 8; ++q) {
+        const float* const s = sums[i / Boxes::kPerStrip] + Boxes::first(i) + q * 8;
+        store_matrices((place ^ (q * 32)) + i * kStagingBytes, pack16(kHalf, s[0], s[1]), pack16(kHalf, s[2], s[3]),
+                       pack16(kHalf, s[4], s[5]), pack16(kHalf, s[6], s[7]));
       }
-      choose.template operator()<Ending::kAny>();
+  };
+  if (p.out.epilogue.out == DType::kF16)
+    stage.template operator()<true>();
+  else
+    stage.template operator()<false>();
+  fence_shared_for_copies();
+  __syncwarp();
+  const StripPlace part = place_of_group<T>(p, told.piece, told.place, group);
+  if (!leaves_as_box(p.out, part.rows - (kTo - 1) * 64 - warp * 16)) {  // the rows of the next group must stay as they are
+#pragma unroll 1
+    for (int i = kBegin; i < kEnd; ++i) {
+      const int first = i / Boxes::kPerStrip * 64 + warp * 16;
+      if (!leaves_as_box(p.out, part.rows - first))
+        store_box<2, Boxes::kSums * 2>(p.out, part.row + first, part.rows - first, part.column + Boxes::first(i) * 2,
+                                       shared.box(group * 4 + warp, i));
     }
+  }
+  if constexpr (kTo == T::kStrips) {
+    __syncwarp();
+    if (lane == 0) shared.staged[group].arrive();
   }
 }
 
@@ -354,7 +427,7 @@ __device__ void store_tiles(const ByteParams& p, const CUtensorMap& d, const Byt
 }
 
 /// A consumer warpgroup's work.
-template <class T, bool kPlainOnly>
+template <class T, Results kResults>
 __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteShared<T>& shared) {
   Consumer<T> consumer(shared);
   const int lane = consumer.lane, group = consumer.group;
@@ -362,15 +435,27 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
   RingPosition<T::kNotes> note;
   if (T::kPingPong && group == 1) note.advance();
   const bool needs_terms =
-      !T::kSwapped && p.out.boxed && p.schedule.parts == 1 && (T::kOuter || (!kPlainOnly && p.out.epilogue.bias != nullptr));
+      !T::kSwapped && p.out.boxed && p.schedule.parts == 1 && (T::kOuter || (kResults == Results::kAny && p.out.epilogue.bias != nullptr));
   const int barrier = 2 + group;
   unsigned slots = 0;
+  ByteSums<T> sums;
   wait_for_earlier_kernels();  // from here on scales are read and D is written; the producer has waited before the operands are read
   if (T::kParts && p.schedule.parts > 1) cluster_wait();  // the other parts have set up their barriers
+  const auto finish_tile_before = [&](bool begin) {
+    if constexpr (kStagesAhead<T, kResults>) {
+      if (begin || !stages_ahead<T, kResults>(p)) return;
+      const int before = (note.stage + T::kNotes - 1) % T::kNotes;
+      stage_strips<T, T::kStrips - 1, T::kStrips>(p, shared, sums, shared.notes[before], slots);
+      shared.read[before].arrive();  // every lane by itself, which racecheck understands
+    }
+  };
   for (bool begin = true;; begin = false) {
     shared.noted[note.stage].wait(note.parity);
     const PieceNote& told = shared.notes[note.stage];
-    if (told.last) break;
+    if (told.last) {
+      finish_tile_before(begin);
+      break;
+    }
     const BytePiece& piece = told.piece;
     const TilePlace& place = told.place;
     if constexpr (!T::kSwapped) {
@@ -383,9 +468,10 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
     const int scale_row = consumer.first_row + (p.schedule.grouping == ByteGrouping::kRowOffsets ? piece.first_row % 4 : 0);
     const bool early = T::kTileN == 192 && place.column % 128 != 0;  // the second block of columns begins at column 64, not 128
     const int blocks = piece.k_end - piece.k_begin;
-    ByteSums<T> sums;
+    if (!kStagesAhead<T, kResults> || blocks == 0) {
 #pragma unroll
-    for (int i = 0; i < T::kStrips * T::kCount; ++i) sums[i / T::kCount][i % T::kCount] = 0;
+      for (int i = 0; i < T::kStrips * T::kCount; ++i) sums[i / T::kCount][i % T::kCount] = 0;
+    }
     if (blocks > 0) {
       if constexpr (T::kPingPong) {
         consumer.at = {told.blocks_before % T::kStages, static_cast<unsigned>(told.blocks_before / T::kStages)};
@@ -398,19 +484,35 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
       else if constexpr (T::kLoop == Loop::kAlternate)
         consumer.multiply_alternately(sums, blocks, scale_row, early);
       else
-        consumer.multiply_in_strips(sums, blocks, scale_row, early);
+        consumer.template multiply_in_strips<kStagesAhead<T, kResults>>(
+            sums, blocks, scale_row, early, [&] { finish_tile_before(begin); },
+            [&] {
+              if constexpr (T::kStrips > 1 && kStagesAhead<T, kResults>) {
+                if (stages_ahead<T, kResults>(p)) stage_strips<T, 0, T::kStrips - 1>(p, shared, sums, told, slots);
+              }
+            });
     } else if (T::kPingPong) {
       shared.turn[group].wait(consumer.turns++);
       if (lane == 0) shared.turn[group ^ 1].arrive();
     }
+    if (stages_ahead<T, kResults>(p)) {
+      note.advance();
+      continue;
+    }
+    bool moderate = false;
     if (T::kParts && p.schedule.parts > 1) {
       if constexpr (T::kParts) finish_share<T>(p, shared, piece, place, sums);
     } else {
       if (needs_terms) {
         wait_words();
-        named_sync(barrier, 128);
+        if constexpr (kResults == Results::kBytes) {
+          const StripPlace part = place_of_group<T>(p, piece, place, group);
+          moderate = named_sync_and(barrier, 128, shared.terms(group).are_moderate(p.out, thread_here() % 128, part.column, part.rows));
+        } else {
+          named_sync(barrier, 128);
+        }
       }
-      finish_tile<T, kPlainOnly>(p, d, shared, sums, piece, place, slots);
+      finish_tile<T, kResults>(p, d, shared, sums, piece, place, slots, moderate);
     }
     shared.read[note.stage].arrive();  // every lane by itself, which racecheck understands
     note.advance(T::kPingPong ? 2 : 1);
@@ -418,9 +520,7 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
   if (starts_stores<T>(lane)) wait_stores_read<0>();
 }
 
-/// kPlainOnly: plain 16-bit results alone. The code of all others would take the main loop's registers, and keep the compiler from seeing
-/// that a warp's threads stay together, so that descriptors would not be counted in uniform registers: a seventh more time.
-template <class T, bool kPlainOnly>
+template <class T, Results kResults>
 __global__ void __launch_bounds__(T::kThreads, 1)
     byte_product(const __grid_constant__ ByteParams p, const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                  const __grid_constant__ CUtensorMap sa, const __grid_constant__ CUtensorMap sb, const __grid_constant__ CUtensorMap sa4,
@@ -431,7 +531,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const int rank = T::kCluster == 1 ? 0 : static_cast<int>(cluster_rank());
   const int worker = static_cast<int>(blockIdx.x) / T::kCluster;
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
-  const int element_bytes = kPlainOnly ? 2 : bytes_of(p.out.epilogue.out);
+  const int element_bytes = kResults == Results::kAny ? bytes_of(p.out.epilogue.out) : (kResults == Results::kBytes ? 1 : 2);
   const bool storer = p.out.storer && (element_bytes == 2   ? BoxesOf<T, 2>::kStored
                                        : element_bytes == 1 ? BoxesOf<T, 1>::kStored
                                                             : BoxesOf<T, 4>::kStored);
@@ -487,7 +587,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
   } else {
     take_registers<232>();
-    consume<T, kPlainOnly>(p, d, shared);
+    consume<T, kResults>(p, d, shared);
   }
   if (parted && threadIdx.x >= T::kConsumerThreads) {  // the consumers did this before and in finish_share
     cluster_wait();

@@ -10,7 +10,6 @@ std::span<const ByteInstance> fp8_tile_scaled() {
   using enum TileForm;
   static const ByteInstance instances[] = {
       instance<ByteTile<256, 128, 3, Share::kNothing>>("256x128"),
-      instance<ByteTile<128, 192, 4, Share::kB>>("128x192_cluster_2x1"),
       instance<ByteTile<128, 192, 4, Share::kNothing>>("128x192"),
       instance<ByteTile<128, 128, 5, Share::kNothing>>("128x128"),
       instance<ByteTile<128, 64, 8, Share::kNothing>>("128x64"),

@@ -94,6 +94,15 @@ __device__ inline void copy_box_multicast(void* to, const CUtensorMap& map, int 
       : "memory");
 }
 
+/// The same of stripes.
+__device__ inline void copy_stripes_multicast(void* to, const CUtensorMap& map, int row, int stripe, Barrier& barrier, std::uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], "
+      "%6;" ::"r"(shared_address(to)),
+      "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(barrier.address()), "r"(0), "r"(row), "r"(stripe), "h"(mask)
+      : "memory");
+}
+
 /// A box from shared to global memory; parts outside the matrix are not written. Reads shared memory in the background.
 __device__ inline void copy_box_out(const CUtensorMap& map, int column, int row, const void* from) {
   asm volatile(
@@ -157,6 +166,22 @@ __device__ inline void give_registers() {
 }
 
 __device__ inline void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
+/// The same; says whether all threads had `here`.
+__device__ inline bool named_sync_and(int id, int threads, bool here) {
+  std::uint32_t all;
+  asm volatile(
+      "{\n"
+      ".reg .pred in, out;\n"
+      "setp.ne.u32 in, %3, 0;\n"
+      "barrier.cta.red.and.pred out, %1, %2, in;\n"
+      "selp.u32 %0, 1, 0, out;\n"
+      "}\n"
+      : "=r"(all)
+      : "r"(id), "r"(threads), "r"(static_cast<std::uint32_t>(here))
+      : "memory");
+  return all != 0;
+}
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
