@@ -1,7 +1,7 @@
 /// MSFP products on the GPU, both sides packed, beside bf16 by cuBLASLt in the same run. The time of a product includes all decoding.
 ///   bench_cuda_msfp [--json FILE] [--quick]
-/// Inputs are random and rotate; calls are captured into a graph and its replays timed with events, in turns of 6 ms and each contender
-/// alone; medians. TFLOP/s are 2 m n k / time.
+/// Inputs are random and rotate; calls are captured into a graph and its replays timed with events, each contender alone, in the order of
+/// the list and in every rotation of it, and in turns of 6 ms; medians. TFLOP/s are 2 m n k / time.
 
 #include <cuda_runtime.h>
 
@@ -96,16 +96,17 @@ int main(int argc, char** argv) {
         cuda::matmul(matrices[which][2 * i], matrices[which][2 * i + 1], y[i], stream, {}, {workspace.data(), workspace.size()});
       });
     }
-    for (const bool alone : {true, false}) {
-      const std::vector<double> medians =
-          alone ? bench::one_by_one(stream, contenders) : bench::in_long_turns(stream, contenders, quick ? 3 : 20);
+    for (const std::string how : {"alone", "alone, rotated", "in turns"}) {
+      const std::vector<double> medians = how == "alone"            ? bench::one_by_one(stream, contenders)
+                                          : how == "alone, rotated" ? bench::one_by_one_rotated(stream, contenders)
+                                                                    : bench::in_long_turns(stream, contenders, quick ? 3 : 20);
       double best = 0.0;
       for (std::size_t i = 0; i < contenders.size(); ++i)
         if (contenders[i].name.starts_with("cuBLASLt") && (best == 0.0 || medians[i] < best)) best = medians[i];
       for (std::size_t i = 0; i < contenders.size(); ++i) {
         const double rate = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k) / medians[i] * 1e-6;
-        const std::string name = contenders[i].name + (alone ? ", alone" : ", in turns");
-        std::printf("%-36s %-16s %9.2f us %7.0f TFLOP/s  %.3f of cuBLASLt bf16\n", name.c_str(), shape.c_str(), medians[i], rate,
+        const std::string name = contenders[i].name + ", " + how;
+        std::printf("%-42s %-16s %9.2f us %7.0f TFLOP/s  %.3f of cuBLASLt bf16\n", name.c_str(), shape.c_str(), medians[i], rate,
                     best / medians[i]);
         lines += std::string(lines.empty() ? "" : ",\n") + "  {\"kernel\": \"" + name + "\", \"shape\": \"" + shape +
                  "\", \"us\": " + std::to_string(medians[i]) + ", \"of_bf16\": " + std::to_string(best / medians[i]) + "}";

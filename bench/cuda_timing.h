@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -88,17 +90,23 @@ inline std::vector<double> in_turns(const std::vector<TimedGraph*>& timed, int r
   return medians;
 }
 
-/// The same, each in the clocks that it makes for itself: in turns of 6 ms, of which the first 2 only warm up.
+/// The same, each in the clocks that it makes for itself: in turns of 6 ms, of which the first 2 only warm up. Every turn has another
+/// order: the clocks that a graph leaves are what the next one starts with.
 inline std::vector<double> in_long_turns(const std::vector<TimedGraph*>& timed, int turns) {
   constexpr double kWarm = 2000.0, kTurn = 6000.0;
   std::vector<std::vector<double>> samples(timed.size());
-  for (int i = 0; i < turns; ++i)
-    for (std::size_t j = 0; j < timed.size(); ++j)
+  std::vector<std::size_t> order(timed.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::mt19937 generator(1);
+  for (int i = 0; i < turns; ++i) {
+    std::shuffle(order.begin(), order.end(), generator);
+    for (const std::size_t j : order)
       for (double spent = 0.0; spent < kTurn || samples[j].empty();) {
         const double us = timed[j]->sample();
         spent += us * timed[j]->calls();
         if (spent > kWarm) samples[j].push_back(us);
       }
+  }
   std::vector<double> medians;
   for (const auto& s : samples) medians.push_back(median(s));
   return medians;
@@ -125,6 +133,20 @@ inline std::vector<double> one_by_one(cuda::Stream stream, const std::vector<Con
     }
     medians.push_back(median(samples));
   }
+  return medians;
+}
+
+/// one_by_one in every rotation of their order, medians: the first after a rest meets higher clocks than those that follow it.
+inline std::vector<double> one_by_one_rotated(cuda::Stream stream, std::vector<Contender> contenders) {
+  const std::size_t count = contenders.size();
+  std::vector<std::vector<double>> readings(count);
+  for (std::size_t first = 0; first < count; ++first) {
+    const std::vector<double> medians = one_by_one(stream, contenders);
+    for (std::size_t i = 0; i < count; ++i) readings[(first + i) % count].push_back(medians[i]);
+    std::rotate(contenders.begin(), contenders.begin() + 1, contenders.end());
+  }
+  std::vector<double> medians;
+  for (const auto& r : readings) medians.push_back(median(r));
   return medians;
 }
 

@@ -64,17 +64,22 @@ struct PackedBox {
   std::uint32_t exponents;  ///< of its 64 columns
 };
 
-/// The box as 16 bf16, number `box` of its 64 columns: its first pairs to *to, its second ones 64 bytes further.
+/// A box as 16 bf16: its first pairs, and its second ones, which belong 64 bytes further.
+struct DecodedBox {
+  uint4 first, second;
+};
+
+/// Number `box` of its 64 columns.
 template <int kBits>
-__device__ inline void store_decoded(const PackedBox& packed, int box, uint4* to) {
+__device__ inline DecodedBox decode_box(const PackedBox& packed, int box) {
   const MsfpFactors factors = msfp_factors<kBits>(packed.exponents >> (box * 8), 0);
   const uint4& c = packed.codes;
   const std::uint32_t codes[4] = {c.x, kBits == 8 ? c.y : c.x >> 16, kBits == 8 ? c.z : c.y, kBits == 8 ? c.w : c.y >> 16};
   MsfpPairs pairs[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) pairs[i] = msfp_pairs<kBits>(codes[i], factors);
-  to[0] = {pairs[0].first, pairs[1].first, pairs[2].first, pairs[3].first};
-  to[4] = {pairs[0].second, pairs[1].second, pairs[2].second, pairs[3].second};
+  return {{pairs[0].first, pairs[1].first, pairs[2].first, pairs[3].first},
+          {pairs[0].second, pairs[1].second, pairs[2].second, pairs[3].second}};
 }
 
 /// One chunk along k of kMsfpRowsAtOnce rows, by one warp: a lane has one box of every other row. Loading and decoding are two steps, so
@@ -113,23 +118,36 @@ struct MsfpRows {
 
   /// To rows of `pitch` pieces of 16 bytes. B's rows are dealt: wgmma gives neighbouring pairs of columns of D to the four lanes of a quad
   /// in turn; with the rows 8q + 2i + e (q, i < 4, e < 2) of every 32 at 8i + 2q + e, lane q has the eight columns from 8q on instead.
-  __device__ void store(bool dealt, std::int64_t pitch, uint4* decoded) const {
+  /// `before_stores` is called before the first of them.
+  template <class Call>
+  __device__ void store(bool dealt, std::int64_t pitch, uint4* decoded, const Call& before_stores) const {
     const int base = dealt ? (first & ~31) + first % 32 / 8 * 2 + first % 2 : first;
     uint4* const to = decoded + base * pitch + box / 4 * 8 + box % 4;
     const std::int64_t near = (dealt ? 8 : 2) * pitch, far = (dealt ? 2 : 8) * pitch;
     if (bits == 8)
-      store_all<8>(to, near, far);
+      store_all<8>(to, near, far, before_stores);
     else
-      store_all<4>(to, near, far);
+      store_all<4>(to, near, far, before_stores);
   }
 
  private:
-  template <int kBits>
-  __device__ void store_all(uint4* to, std::int64_t near, std::int64_t far) const {
+  template <int kBits, class Call>
+  __device__ void store_all(uint4* to, std::int64_t near, std::int64_t far, const Call& before_stores) const {
     static_assert(kStep == 2 && kCount == 8);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i)
-      if (first + i * kStep <= last) store_decoded<kBits>(packed[i], box % 4, to + i % 4 * near + i / 4 * far);
+    for (int half = 0; half < 2; ++half) {
+      DecodedBox boxes[kCount / 2];
+#pragma unroll
+      for (int i = 0; i < kCount / 2; ++i) boxes[i] = decode_box<kBits>(packed[half * (kCount / 2) + i], box % 4);
+      if (half == 0) before_stores();
+#pragma unroll
+      for (int i = 0; i < kCount / 2; ++i)
+        if (first + (half * (kCount / 2) + i) * kStep <= last) {
+          uint4* const at = to + i * near + half * far;
+          at[0] = boxes[i].first;
+          at[4] = boxes[i].second;
+        }
+    }
   }
 };
 

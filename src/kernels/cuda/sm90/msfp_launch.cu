@@ -1,4 +1,4 @@
-/// MSFP products on Hopper: the first panels decoded to bf16 by one kernel, all multiplied by the next.
+/// MSFP products on Hopper: counters cleared by one kernel, operands decoded and multiplied by the next.
 
 #include <algorithm>
 
@@ -12,23 +12,15 @@ namespace {
 using namespace sm90;
 using T = MsfpTile;
 
-constexpr int kDecodeThreads = 128, kBand = 16, kFront = 4;
+constexpr int kClearThreads = 256, kBand = 16;
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
-/// The first chunks of the first panels, a warp a part; and all counters to zero.
-__global__ void __launch_bounds__(kDecodeThreads) decode_first(const MsfpParams p, int counters) {
-  wait_for_previous_kernel();
-  const int index = static_cast<int>(blockIdx.x) * kDecodeThreads + static_cast<int>(threadIdx.x);
-  for (int i = index; i < counters; i += static_cast<int>(gridDim.x) * kDecodeThreads) p.a.done[i] = 0;
-  const int number = index / 32, panels = p.a.first_panels + p.b.first_panels, panel = number / kMsfpParts % panels;
-  const int chunk = number / kMsfpParts / panels;
-  if (chunk >= p.front) return;
-  const bool of_a = panel < p.a.first_panels;
-  const MsfpPart part{of_a, of_a ? panel : panel - p.a.first_panels, chunk, number % kMsfpParts};
-  MsfpRows rows;
-  load_part(p, part, index % 32, rows);
-  store_part(p, part, rows);
+/// One thread block, so that the product's own can come at once.
+__global__ void __launch_bounds__(kClearThreads) clear(std::uint32_t* counters, int count) {
+  let_next_kernel_start();
+  sm90::wait_for_earlier_kernels();
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kClearThreads) counters[i] = 0;
 }
 
 }  // namespace
@@ -48,22 +40,18 @@ int launch_msfp_product(const MsfpProblem& problem, void* scratch, Stream stream
   params.workers = std::min(multiprocessors() / T::kCluster, params.tiles);
   params.band = std::min(params.tiles_m, kBand);
   params.chunks = static_cast<int>(msfp_chunks(depth));
-  params.front = std::min(kFront, params.chunks);
   params.direct = aligned && problem.n % 8 == 0 && e.bias == nullptr && e.residual == nullptr && e.activation == Activation::kNone;
   auto* decoded = static_cast<uint4*>(scratch);
   auto* counters = reinterpret_cast<std::uint32_t*>(decoded + (b_rows + problem.a.rows) * depth / 8);
   params.a = {problem.a, decoded + b_rows * depth / 8, params.tiles_m, params.band, counters};
-  params.b = {problem.b, decoded, params.tiles_n, std::min(params.tiles_n, ceil_div(params.workers, params.band) + 1),
+  params.b = {problem.b, decoded, params.tiles_n, std::min(params.tiles_n, ceil_div(params.workers, params.band)),
               counters + params.tiles_m * params.chunks};
   const int counter_count = (params.tiles_m + params.tiles_n) * params.chunks + 1;
   params.taken = counters + counter_count - 1;
   params.epilogue = e;
   params.d = problem.d;
   params.pitch = problem.d_pitch;
-  const int warps = params.front * (params.a.first_panels + params.b.first_panels) * kMsfpParts;
-  if (const int error =
-          launch_overlapped(decode_first, ceil_div(warps * 32, kDecodeThreads), kDecodeThreads, stream, params, counter_count))
-    return error;
+  if (const int error = launch_overlapped(clear, 1, kClearThreads, stream, counters, counter_count)) return error;
   CUtensorMap a{}, b{};
   if (!encode_matrix_map(a, {params.a.decoded, 2, depth, problem.m, depth * 2, 128, T::kTileM}) ||
       !encode_matrix_map(b, {params.b.decoded, 2, depth, b_rows, depth * 2, 128, T::kTileN / T::kCluster}))

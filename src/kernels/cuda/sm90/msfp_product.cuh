@@ -4,8 +4,8 @@
 /// Mapping:  persistent thread blocks, tiles of 128 x 256, clusters of two that lie one above the other and share B. One producer thread
 ///           copies 64 columns of A and B in bf16 at a time; two consumer warpgroups, 64 rows each, multiply.
 /// Decoding: once, into memory that stays in the second-level cache, by the three warps beside the producer, while tiles are multiplied: a
-///           few columns ahead of the first tiles, whose first chunks of columns a kernel in front decodes. A counter per chunk of a
-///           panel of 256 rows says when it is there.
+///           few columns ahead of the first tiles, whose first chunks of columns some of the consumers decode, too, before they have
+///           anything to multiply. A counter per chunk of a panel of 256 rows says when it is there.
 /// Requires: compute capability 9.0; prepared operands (msfp_product.h).
 /// Bound:    arithmetic (2,048 products a cycle and multiprocessor) and power. Meaning: reference/msfp.cc within the bound of the numerics
 ///           contract: products are exact, sums are the tensor cores' in fp32.
@@ -24,10 +24,11 @@ namespace narrow::cuda::sm90 {
 struct MsfpTile {
   static constexpr int kTileM = 128, kTileN = 256, kDepth = 64, kStages = 4, kCluster = 2;
   static constexpr int kConsumers = 2, kConsumerThreads = kConsumers * 128, kThreads = kConsumerThreads + 128;
+  static constexpr int kEarlyWarps = 4;      ///< consumers that begin with a part of a chunk each
   static constexpr int kCount = kTileN / 2;  ///< sums of a thread
   static constexpr int kBytesA = kTileM * kDepth * 2, kBytesB = kTileN * kDepth * 2, kStageBytes = kBytesA + kBytesB;
   static constexpr int kShared =
-      1024 + kStages * kStageBytes + kConsumers * 4 * kOutputBoxBytes + 2 * kStages * static_cast<int>(sizeof(Barrier));
+      1024 + kStages * kStageBytes + kConsumers * 4 * kOutputBoxBytes + (2 * kStages + 1) * static_cast<int>(sizeof(Barrier));
   static_assert(kShared <= 232448 && kTileM * kCluster == kMsfpPanel && kTileN == kMsfpPanel);
 };
 
@@ -41,7 +42,6 @@ struct MsfpOperand {
 
 struct MsfpParams {
   int m, n, blocks, chunks;                    ///< blocks of 64 columns, chunks of kMsfpChunk
-  int front;                                   ///< chunks of the first panels that the kernel in front decodes
   int tiles_m, tiles_n, tiles, workers, band;  ///< in units of a cluster's tile
   bool direct;                                 ///< D leaves straight from registers: aligned rows, n % 8 = 0, nothing in the epilogue
   MsfpOperand a, b;                            ///< b's decoded rows are dealt (msfp_decode.cuh)
@@ -59,12 +59,14 @@ struct MsfpShared {
   std::byte* staging;
   Barrier* full;
   Barrier* empty;
+  std::uint32_t* first_part;  ///< of those that the thread block decodes first
 
   __device__ explicit MsfpShared(std::byte* memory) {
     tiles = memory + (1024 - shared_address(memory) % 1024) % 1024;
     staging = tiles + T::kStages * T::kStageBytes;
     full = reinterpret_cast<Barrier*>(staging + T::kConsumers * 4 * kOutputBoxBytes);
     empty = full + T::kStages;
+    first_part = reinterpret_cast<std::uint32_t*>(empty + T::kStages);
   }
   __device__ std::byte* a(int stage) const { return tiles + stage * T::kStageBytes; }
   __device__ std::byte* b(int stage) const { return a(stage) + T::kBytesA; }
@@ -88,7 +90,7 @@ struct MsfpPart {
   int panel, chunk, part;
 };
 __device__ inline std::uint32_t msfp_parts_first(const MsfpParams& p) {
-  return static_cast<std::uint32_t>((p.chunks - p.front) * (p.a.first_panels + p.b.first_panels) * kMsfpParts);
+  return static_cast<std::uint32_t>(p.chunks * (p.a.first_panels + p.b.first_panels) * kMsfpParts);
 }
 __device__ inline std::uint32_t msfp_parts(const MsfpParams& p) {
   const int others = p.a.panels - p.a.first_panels + p.b.panels - p.b.first_panels;
@@ -101,7 +103,7 @@ __device__ inline MsfpPart msfp_part(const MsfpParams& p, std::uint32_t number) 
   const int part = index % kMsfpParts;
   index /= kMsfpParts;
   if (early) {
-    const int panels = p.a.first_panels + p.b.first_panels, panel = index % panels, chunk = p.front + index / panels;
+    const int panels = p.a.first_panels + p.b.first_panels, panel = index % panels, chunk = index / panels;
     const bool of_a = panel < p.a.first_panels;
     return {of_a, of_a ? panel : panel - p.a.first_panels, chunk, part};
   }
@@ -116,19 +118,40 @@ __device__ inline void load_part(const MsfpParams& p, const MsfpPart& part, int 
   const MsfpView view{of_a ? a.rows : b.rows, a.depth, of_a ? a.bits : b.bits, of_a ? a.codes : b.codes, of_a ? a.exponents : b.exponents};
   rows.load(view, part.panel * kMsfpPanel + part.part * kMsfpRowsAtOnce, part.chunk, lane);
 }
-__device__ inline void store_part(const MsfpParams& p, const MsfpPart& part, const MsfpRows& rows) {
-  rows.store(!part.of_a, p.a.packed.depth / 8, part.of_a ? p.a.decoded : p.b.decoded);
+template <class Call>
+__device__ inline void store_part(const MsfpParams& p, const MsfpPart& part, const MsfpRows& rows, const Call& before_stores) {
+  rows.store(!part.of_a, p.a.packed.depth / 8, part.of_a ? p.a.decoded : p.b.decoded, before_stores);
+}
+/// A warp has stored a part.
+__device__ inline void count_part(std::uint32_t* counter) {
+  fence_global_for_copies();
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+__device__ inline std::uint32_t* counter_of(const MsfpParams& p, const MsfpPart& part) {
+  return (part.of_a ? p.a.done : p.b.done) + part.panel * p.chunks + part.chunk;
 }
 
-/// The warps beside the producer. They take parts as they come, so that nobody waits for a thread block that is not there. A part is
-/// decoded while the next one is loaded and the number of the one after that is on its way.
-__device__ inline void decode_panels(const MsfpParams& p) {
+/// A consumer's first work.
+__device__ inline void decode_early(const MsfpParams& p, std::uint32_t number) {
+  if (number >= msfp_parts(p)) return;
+  const MsfpPart part = msfp_part(p, number);
+  MsfpRows rows;
+  load_part(p, part, static_cast<int>(threadIdx.x) % 32, rows);
+  store_part(p, part, rows, [] {});
+  count_part(counter_of(p, part));
+}
+
+/// The warps beside the producer, from part `number` on. They take parts as they come, so that nobody waits for a thread block that is not
+/// there. While a part is decoded the next one is loaded, and the number of the one after that is on its way. A part is counted when the
+/// next one is about to be stored: the warp then waits for its stores and for what it loads next together.
+__device__ inline void decode_panels(const MsfpParams& p, std::uint32_t number) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::uint32_t parts = msfp_parts(p);
   const auto take = [&] { return lane == 0 ? atomicAdd(p.taken, 1u) : 0u; };
-  wait_for_earlier_kernels();
-  std::uint32_t number = __shfl_sync(0xFFFFFFFFu, take(), 0), next = take();
   if (number >= parts) return;
+  std::uint32_t next = take();
+  std::uint32_t* stored = nullptr;  // the counter of the part before
   MsfpPart part = msfp_part(p, number);
   MsfpRows rows;
   load_part(p, part, lane, rows);
@@ -141,17 +164,15 @@ __device__ inline void decode_panels(const MsfpParams& p) {
       next = take();
       load_part(p, next_part, lane, next_rows);
     }
-    store_part(p, part, rows);
-    fence_global_for_copies();
-    __syncwarp();
-    if (lane == 0) {
-      std::uint32_t* const done = (part.of_a ? p.a.done : p.b.done) + part.panel * p.chunks + part.chunk;
-      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(done) : "memory");
-    }
-    if (!more) return;
+    store_part(p, part, rows, [&] {
+      if (stored != nullptr) count_part(stored);
+    });
+    stored = counter_of(p, part);
+    if (!more) break;
     part = next_part;
     rows = next_rows;
   }
+  count_part(stored);
 }
 
 __device__ inline std::uint32_t load_acquire(const std::uint32_t* from) {
@@ -166,17 +187,16 @@ __device__ void produce_msfp(const MsfpParams& p, const CUtensorMap& a, const CU
                              int rank) {
   constexpr int kHalf = T::kTileN / 2, kBlocks = kMsfpChunk / T::kDepth;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int panels = lane == 0 ? p.a.panels : p.b.panels, first_panels = lane == 0 ? p.a.first_panels : p.b.first_panels;
+  const int panels = lane == 0 ? p.a.panels : p.b.panels;
   const std::uint32_t* const done = lane == 0 ? p.a.done : p.b.done;
   Ring<T::kStages> at;
-  wait_for_earlier_kernels();
   for (int tile = worker; tile < p.tiles; tile += p.workers) {
     const int2 place = place_of_msfp<T>(p, tile, rank);
     const int panel = (lane == 0 ? place.x : place.y) / kMsfpPanel;
     const bool waits = lane < 2 && panel < panels;
 #pragma unroll 1
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
-      if (waits && (chunk >= p.front || panel >= first_panels))
+      if (waits)
         while (load_acquire(done + panel * p.chunks + chunk) < kMsfpParts) {
         }
       __syncwarp();
@@ -272,7 +292,6 @@ __device__ void consume_msfp(const MsfpParams& p, const MsfpShared<T>& shared, i
     wgmma_commit();
   };
 
-  wait_for_earlier_kernels();  // from here on D is written
   for (int tile = worker; tile < p.tiles; tile += p.workers) {
     pin(sums);
     shared.full[at.slot].wait(at.parity);
@@ -316,18 +335,24 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
     fence_barriers();
   }
-  __syncthreads();
-  cluster_sync();
   let_next_kernel_start();
+  cluster_sync();
+  wait_for_earlier_kernels();
+  constexpr int kWarps = T::kThreads / 32, kConsumerWarps = T::kConsumerThreads / 32;
+  if (threadIdx.x == 0) *shared.first_part = atomicAdd(p.taken, static_cast<unsigned>(kWarps - 1 - kConsumerWarps + T::kEarlyWarps));
+  __syncthreads();
+  const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
+  const std::uint32_t part = *shared.first_part + static_cast<std::uint32_t>(warp);
 
-  if (threadIdx.x >= T::kConsumerThreads) {
+  if (warp >= kConsumerWarps) {
     give_registers<152>();
-    if (threadIdx.x >= T::kConsumerThreads + 32)
-      decode_panels(p);
+    if (warp > kConsumerWarps)
+      decode_panels(p, part - (kConsumerWarps + 1 - T::kEarlyWarps));
     else
       produce_msfp<T>(p, a, b, shared, worker, rank);
   } else {
     take_registers<176>();
+    if (warp < T::kEarlyWarps) decode_early(p, part);
     consume_msfp<T>(p, shared, worker, rank);
   }
   cluster_sync();  // nobody leaves while its shared memory may still be used from outside
