@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) transform(const TransformProblem pro
   const std::int64_t tile_col = (kTo == Layout::kRow ? in_matrix % tiles_across : in_matrix / tiles_down) * kTileCols;
   const std::uint8_t* in = problem.in + matrix * map_size(kFrom, rows, cols);
   std::uint8_t* out = problem.out + matrix * map_size(kTo, rows, cols);
-  if (blockIdx.x < kEarlyBlocks && in_aligned && tile_row + kTileRows <= rows && tile_col + kTileCols <= cols) {
+  if (blockIdx.x < kEarlyBlocks && in_aligned && !streams && tile_row + kTileRows <= rows && tile_col + kTileCols <= cols) {
     constexpr int kPiecesOfLine = 8;
     const int index = static_cast<int>(threadIdx.x) * kPiecesOfLine;
     if (index < kPieces) prefetch_lines(in + offset_of<kFrom>(index, first_place<kFrom>(index), tile_row, tile_col, rows, cols), 16, 0, 1);
