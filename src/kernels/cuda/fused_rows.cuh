@@ -4,7 +4,7 @@
 ///           Inputs go to shared memory as they are; a warp reads its own part there in the two orders of fused_stage.cuh and keeps the
 ///           32 values of a lane in registers until their codes are known. Barriers: one per sum, one for the row's maximum.
 /// Requires: at most 32 segments (LayerNorm 25), and the shared memory of one multiprocessor.
-/// Bound:    memory; 2 + 1 B per element (bf16); of LayerNorm the issue slots: 18 instructions per element.
+/// Bound:    memory; 2 + 1 B per element (bf16); of LayerNorm the issue slots: 21 instructions per element.
 /// Meaning:  kernels/reference/fused.cc and kernels/reference/quantize.cc, bit for bit.
 
 #include "kernels/cuda/fused_pairs.cuh"
