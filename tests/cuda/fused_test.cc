@@ -240,6 +240,37 @@ TEST(CudaFused, WideRowsAndManyRows) {
                  stream);
 }
 
+void check_pairs(std::initializer_list<Shape> shapes, unsigned seed) {
+  const OwnedStream stream;
+  for (const Shape& shape : shapes)
+    for (const DType dtype : {DType::kBf16, DType::kF16})
+      for (const char* scheme : {"int8:row", "fp8_e4m3:row"}) {
+        check({.op = FusedOp::kLayerNorm,
+               .dtype = dtype,
+               .shape = shape,
+               .values = static_cast<Values>(seed % 4),
+               .offset = 8,
+               .gap = 24,
+               .weight_dtype = dtype,
+               .seed = seed},
+              scheme, stream);
+        if (::testing::Test::HasFatalFailure()) return;
+        ++seed;
+      }
+}
+
+// One row, one pair, an odd row behind pairs; 1, 5 and 8 segments.
+TEST(CudaFused, LayerNormOfPairsOfRows) {
+  NARROW_REQUIRE_DEVICE();
+  check_pairs({Shape{1, 1024}, Shape{2, 8192}, Shape{9, 5120}}, 15000);
+}
+
+// Several pairs in a thread block; 1, 4 and 16 segments.
+TEST(CudaFused, LayerNormOfManyRows) {
+  NARROW_REQUIRE_DEVICE();
+  check_pairs({Shape{4301, 1024}, Shape{1101, 4096}, Shape{271, 16384}}, 16000);
+}
+
 TEST(CudaFused, GraphReplayEqualsEager) {
   NARROW_REQUIRE_DEVICE();
   const OwnedStream stream;

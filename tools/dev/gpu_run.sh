@@ -48,7 +48,7 @@ run_bench() {
 # Reduced: a few kernels of every kind at small sizes. The tools run side by side.
 run_sanitize() {
   local small='CudaSmall.*:*GivenOuterScale*:*RequantizeAndFake*:*RangeAndHistogram*:*GraphReplay*:*EightStreams*'
-  local fused='*NormsWithout*:*EveryPair*:CudaTraining.*:*GraphReplay*' status=0 jobs=()
+  local fused='*NormsWithout*:*PairsOfRows*:*EveryPair*:CudaTraining.*:*GraphReplay*' status=0 jobs=()
   for tool in memcheck racecheck initcheck synccheck; do
     timeout 300 compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/cuda_test" --gtest_brief=1 --gtest_filter="${1:-$small}" \
       > "$out/$tool.cuda_test.log" 2>&1 & jobs+=($!)

@@ -51,4 +51,17 @@ __device__ inline float max_or_nan(float a, float b) {
   return result;
 }
 
+/// The scale of the largest magnitude (its bits): amax / largest code, 1 for zeros.
+template <bool kInt8>
+__device__ inline float scale_of(std::uint32_t magnitude) {
+  constexpr float kLargest = kInt8 ? 127.0f : 448.0f;
+  const float amax = __uint_as_float(magnitude);
+  float scale = divide_by_constant(amax, kLargest, 1.0f / kLargest);
+  if (!(amax > 0x1p-80f && amax < 0x1p80f)) {
+    scale = amax == 0.0f ? 1.0f : __fdiv_rn(amax, kLargest);
+    if (scale == 0.0f) scale = __uint_as_float(1u);
+  }
+  return scale;
+}
+
 }  // namespace narrow::cuda

@@ -12,10 +12,34 @@ struct alignas(16) Exchange {
   std::uint32_t maxima[kRows][kMostSegments], finite[kRows][1][kMostSegments];
 };
 
-/// The mean of row lane % kRows from the segments' sums, in the order of row_sum.
+/// Zeros behind the last segment; the next barrier makes them seen.
 template <int kRows>
-__device__ inline float row_mean(const FusedArgs& args, const double (&sums)[kRows][kMostSegments]) {
-  const double* mine = sums[lane_id() % kRows];
+__device__ inline void clear_sums(const FusedArgs& args, Exchange<kRows>& exchange) {
+  if (threadIdx.x < kMostSegments && lane_id() >= args.segments) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) exchange.sums[0][r][lane_id()] = exchange.sums[1][r][lane_id()] = 0.0;
+  }
+}
+
+/// The largest of each value over the thread block.
+template <int kValues>
+__device__ inline void block_largest(std::uint32_t (&values)[kValues], const FusedArgs& args, int segment,
+                                     std::uint32_t (&maxima)[kValues][kMostSegments]) {
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) {
+    values[i] = __reduce_max_sync(0xFFFFFFFFu, values[i]);
+    if (lane_id() == 0) maxima[i][segment] = values[i];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) values[i] = __reduce_max_sync(0xFFFFFFFFu, lane_id() < args.segments ? maxima[i][lane_id()] : 0u);
+}
+
+/// mean_from_sum where nothing shorter will do: out of the way of the registers.
+__device__ __noinline__ inline float mean_exactly(double sum, std::int64_t count) { return mean_from_sum(sum, count); }
+
+/// The mean of a row from its segments' sums, in the order of row_sum.
+__device__ inline float row_mean(const FusedArgs& args, const double (&mine)[kMostSegments]) {
   double total = 0.0;
 #pragma unroll 1
   for (int i = 0; i < args.segments; i += 4) {
@@ -27,7 +51,7 @@ __device__ inline float row_mean(const FusedArgs& args, const double (&sums)[kRo
   const double product = __dmul_rn(total, args.inverse_columns);
   if (args.exact_inverse) return __double2float_rn(product);
   const float low = __double2float_rn(__dmul_rn(product, 1.0 - 0x1p-50)), high = __double2float_rn(__dmul_rn(product, 1.0 + 0x1p-50));
-  return low == high ? low : mean_from_sum(total, args.problem.fused.cols);
+  return low == high ? low : mean_exactly(total, args.problem.fused.cols);
 }
 
 /// Lane r's value for row r, to all lanes.
@@ -42,10 +66,7 @@ template <FusedOp kOp, DType kType, Case kCase, int kRows>
 __device__ inline void norm_statistics(const FusedArgs& args, const unsigned char* stage, int segment, Exchange<kRows>& exchange,
                                        float (&mean)[kRows], float (&factor)[kRows]) {
   const int left = static_cast<int>(args.problem.fused.cols) - segment * kSegment;
-  if (threadIdx.x < kMostSegments && lane_id() >= args.segments) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) exchange.sums[0][r][lane_id()] = exchange.sums[1][r][lane_id()] = 0.0;
-  }
+  clear_sums(args, exchange);
   float v[kRows][kSteps];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) read_chain<kType>(stage + r * stage_bytes(kType), v[r]);
@@ -59,7 +80,7 @@ __device__ inline void norm_statistics(const FusedArgs& args, const unsigned cha
       if (lane_id() == 0) exchange.sums[1][r][segment] = static_cast<double>(sum);
     }
     __syncthreads();
-    spread_rows(row_mean(args, exchange.sums[1]), mean);
+    spread_rows(row_mean(args, exchange.sums[1][lane_id() % kRows]), mean);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
@@ -80,7 +101,7 @@ __device__ inline void norm_statistics(const FusedArgs& args, const unsigned cha
     if (lane_id() == 0) exchange.sums[0][r][segment] = static_cast<double>(sum);
   }
   __syncthreads();
-  const float variance = row_mean(args, exchange.sums[0]);
+  const float variance = row_mean(args, exchange.sums[0][lane_id() % kRows]);
   spread_rows(__fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(variance, args.problem.fused.epsilon))), factor);
 }
 

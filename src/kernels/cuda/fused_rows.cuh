@@ -1,19 +1,20 @@
 #pragma once
 /// Norms and activations with the quantization of what they give, reading every input once.
-/// Mapping:  a thread block per row, of LayerNorm's long rows per two (which share the unpacking of weights); a warp per segment of 1024
-///           columns.
+/// Mapping:  a thread block per row, of LayerNorm per two (which share the unpacking of weights); a warp per segment of 1024 columns.
 ///           Inputs go to shared memory as they are; a warp reads its own part there in the two orders of fused_stage.cuh and keeps the
 ///           32 values of a lane in registers until their codes are known. Barriers: one per sum, one for the row's maximum.
 /// Requires: at most 32 segments (LayerNorm 25), and the shared memory of one multiprocessor.
-/// Bound:    memory; 2 + 1 B per element (bf16); of LayerNorm the issue slots: 18 instructions per element.
+/// Bound:    memory; 2 + 1 B per element (bf16); of LayerNorm the issue slots: 21 instructions per element.
 /// Meaning:  kernels/reference/fused.cc and kernels/reference/quantize.cc, bit for bit.
 
+#include "kernels/cuda/fused_pairs.cuh"
 #include "kernels/cuda/fused_produce.cuh"
+#include "kernels/cuda/prefetch.cuh"
 
 namespace narrow::cuda {
 
-/// Rows of a thread block. The rows of LayerNorm share the unpacking of weights where they are long.
-NARROW_HOST_DEVICE constexpr int rows_of(FusedOp op, bool is_short = false) { return op == FusedOp::kLayerNorm && !is_short ? 2 : 1; }
+/// Rows of a thread block. The rows of LayerNorm share the unpacking of weights.
+NARROW_HOST_DEVICE constexpr int rows_of(FusedOp op) { return op == FusedOp::kLayerNorm ? 2 : 1; }
 /// At most so many segments are a short row.
 inline constexpr int kShortRow = 4;
 /// Whether weights come through shared memory too, where they are there as soon as x is.
@@ -21,9 +22,9 @@ NARROW_HOST_DEVICE constexpr bool stages_weights(FusedOp op, Case kind, bool is_
   return op == FusedOp::kRmsNorm && kind == Case::kToken && is_short;
 }
 /// Registers of a thread: few, since warps hide each other's waiting.
-NARROW_HOST_DEVICE constexpr int registers_of(FusedOp op, Case kind, bool is_short = false) {
-  if (op == FusedOp::kLayerNorm) return is_short ? 64 : 80;
-  return is_norm(op) ? (is_whole(kind) ? 48 : 56) : 64;
+NARROW_HOST_DEVICE constexpr int registers_of(FusedOp op, Case kind) {
+  if (op == FusedOp::kLayerNorm) return 80;
+  return is_norm(op) ? (kind == Case::kToken ? 48 : 56) : 64;
 }
 NARROW_HOST_DEVICE constexpr int inputs_of(FusedOp op) { return op == FusedOp::kSiluMul ? 2 : 1; }
 
@@ -47,20 +48,6 @@ __device__ inline std::uint32_t clean(float (&v)[8]) {
   return largest;
 }
 
-/// The largest of each value over the thread block.
-template <int kValues>
-__device__ inline void block_largest(std::uint32_t (&values)[kValues], const FusedArgs& args, int segment,
-                                     std::uint32_t (&maxima)[kValues][kMostSegments]) {
-#pragma unroll
-  for (int i = 0; i < kValues; ++i) {
-    values[i] = __reduce_max_sync(0xFFFFFFFFu, values[i]);
-    if (lane_id() == 0) maxima[i][segment] = values[i];
-  }
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kValues; ++i) values[i] = __reduce_max_sync(0xFFFFFFFFu, lane_id() < args.segments ? maxima[i][lane_id()] : 0u);
-}
-
 /// A 1x128 block is a chunk of half a warp. This lane's block in its segment: of chunk lane / 4 % 4.
 __device__ inline int block_of_lane() { return lane_id() / 4 % 4 * 2 + lane_id() / 16; }
 __device__ inline int lane_of_chunk(int k) { return (lane_id() & 16) + 4 * k; }
@@ -75,18 +62,6 @@ __device__ inline std::uint32_t spread_blocks(const std::uint32_t (&chunks)[kChu
   std::uint32_t one = max(odd ? two[1] : two[0], __shfl_xor_sync(0xFFFFFFFFu, odd ? two[0] : two[1], 4));
   one = max(one, __shfl_xor_sync(0xFFFFFFFFu, one, 2));
   return max(one, __shfl_xor_sync(0xFFFFFFFFu, one, 1));
-}
-
-template <bool kInt8>
-__device__ inline float scale_of(std::uint32_t magnitude) {
-  constexpr float kLargest = kInt8 ? 127.0f : 448.0f;
-  const float amax = __uint_as_float(magnitude);
-  float scale = divide_by_constant(amax, kLargest, 1.0f / kLargest);
-  if (!(amax > 0x1p-80f && amax < 0x1p80f)) {
-    scale = amax == 0.0f ? 1.0f : __fdiv_rn(amax, kLargest);
-    if (scale == 0.0f) scale = __uint_as_float(1u);
-  }
-  return scale;
 }
 
 /// One row's part of a warp: where its scales and codes go.
@@ -218,15 +193,22 @@ __device__ inline void encode_row(const FusedRow<kCase>& row, const float (&y)[k
 }
 
 template <FusedOp kOp, DType kType, bool kInt8, Case kCase, bool kShort>
-__global__ void __maxnreg__(registers_of(kOp, kCase, kShort)) fused_rows(const __grid_constant__ FusedArgs args) {
-  constexpr int kRows = rows_of(kOp, kShort), kSize = size_of(kType);
+__global__ void __maxnreg__(registers_of(kOp, kCase)) fused_rows(const __grid_constant__ FusedArgs args) {
+  constexpr int kRows = rows_of(kOp), kSize = size_of(kType);
   constexpr bool kStagesWeights = stages_weights(kOp, kCase, kShort);
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ Exchange<kRows> exchange;
-  wait_for_earlier_kernels();
   const FusedQuantizeProblem& problem = args.problem;
   const FusedProblem& fused = problem.fused;
   const int segment = static_cast<int>(threadIdx.x / 32), first = segment * kSegment;
+  if constexpr (kCase == Case::kToken && (kShort || kOp == FusedOp::kAddRmsNorm)) {  // of RMSNorm's long rows it costs 3%
+    if (blockIdx.x < kEarlyBlocks / 2 && lane_id() == 0) {
+      prefetch_bulk(static_cast<const char*>(fused.x) + (blockIdx.x * fused.x_stride + first) * kSize, kSegment * kSize);
+      if constexpr (kOp == FusedOp::kAddRmsNorm)
+        prefetch_bulk(static_cast<const char*>(fused.other) + (blockIdx.x * fused.other_stride + first) * kSize, kSegment * kSize);
+    }
+  }
+  wait_for_earlier_kernels();
   const int left = static_cast<int>(fused.cols) - first;
   unsigned char* stage = memory + segment * ((kRows * inputs_of(kOp) + (kStagesWeights ? 1 : 0)) * stage_bytes(kType));
   const std::int64_t begin = std::int64_t{blockIdx.x} * kRows;
@@ -313,18 +295,20 @@ int launch_fused_rows(const FusedQuantizeProblem& problem, Stream stream) {
   const bool aligned = args.x_aligned && args.other_aligned && args.codes_aligned && fused.cols % 8 == 0 &&
                        (!is_norm(kOp) || is_aligned_vector(fused.weight)) && (kOp != FusedOp::kLayerNorm || is_aligned_vector(fused.bias));
   const bool whole_segments = aligned && fused.cols % kSegment == 0;
+  if constexpr (kOp == FusedOp::kLayerNorm && is_16_bit(kType))
+    if (whole_segments && accepts_pairs(problem, segments)) return launch_pairs<kType, kInt8>(args, stream);
   auto kernel = fused_rows<kOp, kType, kInt8, Case::kAny, false>;
   bool is_short = false;
   if (whole_segments && !problem.col32 && !problem.per_block && problem.given == nullptr) {
     kernel = fused_rows<kOp, kType, kInt8, Case::kToken, false>;
-    if constexpr (kOp == FusedOp::kLayerNorm || kOp == FusedOp::kRmsNorm)
+    if constexpr (kOp == FusedOp::kRmsNorm)
       if (is_short = segments <= kShortRow; is_short) kernel = fused_rows<kOp, kType, kInt8, Case::kToken, true>;
   } else if (whole_segments) {
     kernel = fused_rows<kOp, kType, kInt8, Case::kWhole, false>;
   } else if (aligned) {
     kernel = fused_rows<kOp, kType, kInt8, Case::kAligned, false>;
   }
-  const int rows = rows_of(kOp, is_short), stages = rows * inputs_of(kOp) + (stages_weights(kOp, Case::kToken, is_short) ? 1 : 0);
+  const int rows = rows_of(kOp), stages = rows * inputs_of(kOp) + (stages_weights(kOp, Case::kToken, is_short) ? 1 : 0);
   const std::size_t memory = static_cast<std::size_t>(segments) * static_cast<std::size_t>(stages) * stage_bytes(kType);
   if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(memory));
       error != cudaSuccess)

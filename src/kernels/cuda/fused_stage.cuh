@@ -5,6 +5,7 @@
 ///           m (8 x 8) gets as row 2 q + e the columns 8 q .. 8 q + 7 of step 2 m + e, and hands lane 4 g + q its column g of rows 2 q and
 ///           2 q + 1, that is steps 2 m and 2 m + 1 of partial sum 8 q + g.
 
+#include <algorithm>
 #include <utility>
 
 #include "format/elementary.h"

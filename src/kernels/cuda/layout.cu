@@ -12,6 +12,7 @@
 #include "kernels/cuda/fused.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launch_after.cuh"
+#include "kernels/cuda/prefetch.cuh"
 
 namespace narrow::cuda {
 namespace {
@@ -97,7 +98,6 @@ template <Layout kFrom, Layout kTo>
 __global__ void __launch_bounds__(kThreads) transform(const TransformProblem problem, std::int64_t tiles_down, std::int64_t tiles_across,
                                                       bool in_aligned, bool out_aligned, bool streams) {
   __shared__ __align__(16) std::uint8_t tile[kTileRows * kPitch];
-  wait_for_earlier_kernels();
   const std::int64_t rows = problem.rows, cols = problem.cols;
   const std::int64_t matrix = blockIdx.x / (tiles_down * tiles_across), in_matrix = blockIdx.x % (tiles_down * tiles_across);
   // Neighbouring thread blocks follow the memory that is written.
@@ -105,6 +105,12 @@ __global__ void __launch_bounds__(kThreads) transform(const TransformProblem pro
   const std::int64_t tile_col = (kTo == Layout::kRow ? in_matrix % tiles_across : in_matrix / tiles_down) * kTileCols;
   const std::uint8_t* in = problem.in + matrix * map_size(kFrom, rows, cols);
   std::uint8_t* out = problem.out + matrix * map_size(kTo, rows, cols);
+  if (blockIdx.x < kEarlyBlocks && in_aligned && !streams && tile_row + kTileRows <= rows && tile_col + kTileCols <= cols) {
+    constexpr int kPiecesOfLine = 8;
+    const int index = static_cast<int>(threadIdx.x) * kPiecesOfLine;
+    if (index < kPieces) prefetch_lines(in + offset_of<kFrom>(index, first_place<kFrom>(index), tile_row, tile_col, rows, cols), 16, 0, 1);
+  }
+  wait_for_earlier_kernels();
 
   const std::int64_t rows_left = rows - tile_row, cols_left = cols - tile_col;
   const bool inner = rows_left >= kTileRows && cols_left >= kTileCols;

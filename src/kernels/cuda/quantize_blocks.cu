@@ -8,6 +8,7 @@
 /// Meaning:  kernels/reference/quantize.cc, bit for bit.
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/prefetch.cuh"
 #include "kernels/cuda/store.cuh"
 #include "kernels/cuda/tensor_amax.cuh"
 
@@ -119,6 +120,11 @@ __global__ void __launch_bounds__(threads_of(kScale)) quantize_blocks(const Args
                 kFixedLanes = fixed_block(kElement, kScale) / kSpan;
   __shared__ Stage<kElement, kParts> stages[is_staged(kElement) ? kThreads / 32 : 1];
   const int lanes = kFixedLanes > 0 ? kFixedLanes : args.lanes;
+  if (is_16_bit(kType) && blockIdx.x < kEarlyBlocks * (256 / kThreads) && args.x.contiguous) {  // of fp32 it costs 1%
+    const std::int64_t begin = std::int64_t{blockIdx.x} * (kThreads * kGroups);
+    const std::uint32_t bytes = static_cast<std::uint32_t>(min(args.x.chunks - begin, std::int64_t{kThreads * kGroups})) * 32;
+    prefetch_lines(static_cast<const char*>(args.x.data) + begin * 32, bytes, threadIdx.x, kThreads);
+  }
   wait_for_previous_kernel();
   const std::int64_t first = args.x.block_of_grid(kScale == ScaleKind::kTwoLevel && args.outer.given == nullptr) * (kThreads * kGroups) + threadIdx.x;
 

@@ -6,6 +6,7 @@
 /// Meaning:  kernels/reference/quantize.cc, bit for bit.
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/prefetch.cuh"
 #include "kernels/cuda/store.cuh"
 
 namespace narrow::cuda {
@@ -42,9 +43,12 @@ __global__ void __maxnreg__(kRegisters) quantize_rows(const Args args) {
   constexpr float kLargest = static_cast<float>(format_of(kElement).largest());
   __shared__ Stage<kElement, kParts> stages[is_staged(kElement) ? kMostThreads / 32 : 1];
   __shared__ std::uint32_t warps[2][32];
-  const std::int64_t row = blockIdx.x;
+  constexpr int kSize = is_16_bit(kType) ? 2 : 4;
+  const std::int64_t row = blockIdx.x, start = row * args.row_stride;
+  if (blockIdx.x < kEarlyBlocks)
+    prefetch_lines(static_cast<const char*>(args.x) + start * kSize, static_cast<std::uint32_t>(args.chunks * kPer * kSize), threadIdx.x,
+                   blockDim.x);
   wait_for_previous_kernel();
-  const std::int64_t start = row * args.row_stride;
 
   Chunk<kType, kPer> chunks[kChunks];
 #pragma unroll

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/prefetch.cuh"
 #include "kernels/cuda/store.cuh"
 #include "kernels/cuda/tensor_amax.cuh"
 
@@ -33,6 +34,11 @@ __global__ void __launch_bounds__(kThreads) quantize_tensor(const Args args) {
   constexpr int kPer = elements_per_lane(kElement, kType);
   constexpr float kLargest = static_cast<float>(format_of(kElement).largest());
   __shared__ Stage<kElement> stage;
+  if (blockIdx.x < kEarlyBlocks && args.partials == nullptr && args.x.contiguous) {
+    const std::int64_t begin = std::int64_t{blockIdx.x} * (kThreads * kUnroll),
+                       count = min(args.x.chunks - begin, std::int64_t{kThreads * kUnroll});
+    prefetch_lines(static_cast<const char*>(args.x.data) + begin * 16, static_cast<std::uint32_t>(count) * 16, threadIdx.x, kThreads);
+  }
   wait_for_previous_kernel();
   const std::int64_t first = args.x.block_of_grid(args.partials != nullptr) * (kThreads * kUnroll) + threadIdx.x;
   Chunk<kType, kPer> chunks[kUnroll];
