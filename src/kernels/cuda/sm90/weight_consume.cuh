@@ -29,7 +29,7 @@ class WeightConsumer {
     chunks = count;
 #pragma unroll
     for (int i = 0; i < T::kCount; ++i) sums[i] = 0.0f;
-    if constexpr (T::kDepthGroups > 1) {
+    if constexpr (T::kInTurn) {
       if constexpr (T::Decode::kKind != WeightKind::kDense)
         if (p.mode == ScaleMode::kChunk) return multiply_in_turn<true>(sums);
       multiply_in_turn<false>(sums);
@@ -69,27 +69,12 @@ class WeightConsumer {
         *reinterpret_cast<uint2*>(words + kWords - 2) = *reinterpret_cast<const uint2*>(mine + kWords / 4 * 512 + lane * 8);
     }
   }
-  /// Keeps the compiler from computing a value again and again to spare a register.
-  __device__ static std::uint32_t kept(std::uint32_t value) {
-    asm volatile("" : "+r"(value));
-    return value;
-  }
-  __device__ static void load_shared(std::uint32_t address, float& value) {
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
-  }
+  /// The same from the address of this lane's first word.
   __device__ void load_words_at(std::uint32_t address, std::uint32_t (&words)[kWords]) const {
     if constexpr (T::kBits <= 8) {
 #pragma unroll
-      for (int unit = 0; unit < kWords / 4; ++unit)
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(words[unit * 4]), "=r"(words[unit * 4 + 1]), "=r"(words[unit * 4 + 2]), "=r"(words[unit * 4 + 3])
-                     : "r"(address + unit * 512)
-                     : "memory");
-      if constexpr (kWords % 4 == 2)
-        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                     : "=r"(words[kWords - 2]), "=r"(words[kWords - 1])
-                     : "r"(address + kWords / 4 * 512 - lane * 8)
-                     : "memory");
+      for (int unit = 0; unit < kWords / 4; ++unit) load_shared(address + unit * 512, words + unit * 4);
+      if constexpr (kWords % 4 == 2) load_shared_pair(address + kWords / 4 * 512 - lane * 8, words + kWords - 2);
     }
   }
   /// The number of row t / 4's scale of the 16 columns of step `step` among those of a chunk.
@@ -104,31 +89,31 @@ class WeightConsumer {
       T::Decode::template set_zero<T::kBf16>(state, 1, zeros[second]);
     }
   }
-  /// The fragments of kSteps steps of 16 columns from kFirst on, whose words are loaded (of dense weights, loads them).
-  template <int kFirst, int kSteps>
+  /// The fragments of four steps of 16 columns from kFirst on, whose words are loaded (of dense weights, loads them).
+  template <int kFirst>
   __device__ void decode_steps(const std::byte* chunk, std::uint32_t (&words)[kWords], std::uint32_t* a) {
     if constexpr (T::Decode::kKind == WeightKind::kDense) {
       const std::byte* mine = chunk + warp * (32 * 8 * T::kBits) + lane * 16;
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step)
+      for (int step = 0; step < 4; ++step)
         *reinterpret_cast<uint4*>(a + 4 * step) = *reinterpret_cast<const uint4*>(mine + (kFirst + step) * 512);
     } else {
       const std::uint32_t* its = words + kFirst / 4 * T::kBits;
       [&]<int... kStep>(std::integer_sequence<int, kStep...>) {
-        (T::Decode::template decode_step<T::kBf16, kFirst % 4 + kStep>(its, state, a + 4 * kStep), ...);
-      }(std::make_integer_sequence<int, kSteps>{});
+        (T::Decode::template decode_step<T::kBf16, kStep, true>(its, state, a + 4 * kStep), ...);
+      }(std::make_integer_sequence<int, 4>{});
     }
     if constexpr (T::Decode::kKind != WeightKind::kDense)
-      if (p.mode == ScaleMode::kFold) fold_scales<kFirst, kSteps>(chunk, a);
+      if (p.mode == ScaleMode::kFold) fold_scales<kFirst>(chunk, a);
     // Keeps the compiler from computing fragments after the fence that products need before them.
 #pragma unroll
-    for (int i = 0; i < 4 * kSteps; ++i) asm volatile("" : "+r"(a[i])::"memory");
+    for (int i = 0; i < kPairs; ++i) asm volatile("" : "+r"(a[i])::"memory");
   }
   __device__ void decode_half(const std::byte* chunk, std::uint32_t (&words)[kWords], int half, std::uint32_t* a) {
-    half == 0 ? decode_steps<0, 4>(chunk, words, a) : decode_steps<4, 4>(chunk, words, a);
+    half == 0 ? decode_steps<0>(chunk, words, a) : decode_steps<4>(chunk, words, a);
   }
   /// Multiplies fragments by their scales, one per 16 columns, or per 32 and more.
-  template <int kFirst, int kSteps>
+  template <int kFirst>
   __device__ void fold_scales(const std::byte* chunk, std::uint32_t* a) const {
     const auto* stored = reinterpret_cast<const std::uint16_t*>(chunk + p.scale_offset);
 #pragma unroll
@@ -146,22 +131,15 @@ class WeightConsumer {
         for (int i = row; i < 4; i += 2) a[step * 4 + i] = multiply_pair<T::kBf16>(a[step * 4 + i], scale);
       };
       if (p.step == 16) {
-        std::uint32_t pairs[kSteps / 2];
-        if constexpr (kSteps == 4) {
-          const uint2 four = *reinterpret_cast<const uint2*>(first);
-          pairs[0] = four.x, pairs[1] = four.y;
-        } else {
-          pairs[0] = *reinterpret_cast<const std::uint32_t*>(first);
-        }
+        const uint2 four = *reinterpret_cast<const uint2*>(first);
+        const std::uint32_t pairs[2] = {four.x, four.y};
 #pragma unroll
-        for (int step = 0; step < kSteps; ++step) scale_step(step, scale_of(pairs[step / 2], step % 2));
+        for (int step = 0; step < 4; ++step) scale_step(step, scale_of(pairs[step / 2], step % 2));
       } else {
-        const std::uint32_t two = kSteps == 4 && p.step == 32 ? *reinterpret_cast<const std::uint32_t*>(first) : *first * 0x10001u;
-        std::uint32_t scales[kSteps / 2];
+        const std::uint32_t two = p.step == 32 ? *reinterpret_cast<const std::uint32_t*>(first) : *first * 0x10001u;
+        const std::uint32_t scales[2] = {scale_of(two, 0), scale_of(two, 1)};
 #pragma unroll
-        for (int i = 0; i < kSteps / 2; ++i) scales[i] = scale_of(two, i);
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step) scale_step(step, scales[step / 2]);
+        for (int step = 0; step < 4; ++step) scale_step(step, scales[step / 2]);
       }
     }
   }
@@ -284,78 +262,74 @@ class WeightConsumer {
   }
   static constexpr int kGroup = T::kTokenDepth / 64;
 
-  /// The chunks of this warpgroup, every kDepthGroups-th. A group of steps is decoded while the products of the group before run, and those
-  /// of other warpgroups. kRescales as above.
+  /// Of four warpgroups: the chunks of this one, every kDepthGroups-th. A group of steps is decoded while the products of other warpgroups
+  /// run. Products begin when all four warps of a warpgroup are there, so that groups are as large as registers allow; and what the loop
+  /// takes again and again is kept in registers. kRescales as above.
   template <bool kRescales>
   __device__ void multiply_in_turn(float (&sums)[T::kCount]) {
-    constexpr int kSteps = T::kCount <= 16 ? 4 : 2;  // of a group: there are registers for the fragments of eight, or of four
-    std::uint32_t words[kWords], a[2][4 * kSteps];
+    static_assert(!kLoadsAreOperands);
+    constexpr int kSteps = T::kCount <= 16 ? 8 : 4;
+    std::uint32_t words[kWords], a[4 * kSteps];
     float unit[2] = {1.0f, 1.0f};
     RingPlace token_at = place_at(position + depth_group, p.token_slots), weight_at = place_at(position + depth_group, p.weight_slots);
-    int before = -1;  // the slot of tokens that products may still read
-    const auto give_back = [&] {
-      if (before >= 0) release(shared.tokens_empty[before]);
-      before = -1;
-    };
-    const std::uint32_t first_chunk = shared_address(chunk_of(0));
+    const std::uint32_t first_chunk = shared_address(chunk_of(0)), slot_bytes = static_cast<std::uint32_t>(T::kRowGroups * p.chunk_bytes);
     const std::uint32_t first_word = kept(first_chunk + warp * (32 * 8 * T::kBits) + lane * 16);
     [[maybe_unused]] const std::uint32_t first_scale = kept(first_chunk + p.scale_offset + (warp * 16 + lane / 4) * 4);
-    const auto slot_bytes = static_cast<std::uint32_t>(T::kRowGroups * p.chunk_bytes);
+    const std::uint32_t weights_full = kept(shared.weights_full->address()), weights_empty = kept(shared.weights_empty->address());
+    const std::uint32_t tokens_full = kept(shared.tokens_full->address()), tokens_empty = kept(shared.tokens_empty->address());
+    const auto give_back = [&](std::uint32_t barrier) {
+      __syncwarp();
+      if (lane == 0) arrive_at(barrier);
+    };
+    std::uint32_t before = 0;  // the barrier of the slot of tokens that products may still read
     for (int left = chunks - depth_group; left > 0; left -= T::kDepthGroups) {
-      shared.weights_full[weight_at.slot].wait(weight_at.parity);
+      const auto weight_slot = static_cast<std::uint32_t>(weight_at.slot), token_slot = static_cast<std::uint32_t>(token_at.slot);
+      wait_at(weights_full + weight_slot * 8, weight_at.parity);
       const std::byte* chunk = chunk_of(weight_at.slot);
-      const std::uint32_t slot = weight_at.slot * slot_bytes;
+      const std::uint32_t slot = weight_slot * slot_bytes;
       load_words_at(first_word + slot, words);
       load_zeros(chunk, 0);
       [[maybe_unused]] float scales[2] = {1.0f, 1.0f};
       if constexpr (kRescales) {
         if (p.scale == ChunkScale::kFloat) {
-          load_shared(first_scale + slot, scales[0]);
-          load_shared(first_scale + slot + 32, scales[1]);
+          scales[0] = load_shared(first_scale + slot);
+          scales[1] = load_shared(first_scale + slot + 32);
         } else {
           load_scales(chunk, 0, scales);
         }
       }
       const std::uint32_t b = token_word(token_at.slot);
-      const auto multiply_group = [&]<int kGroup>(std::integral_constant<int, kGroup>) {
-        constexpr int kFirst = kGroup * kSteps;
-        std::uint32_t(&fragments)[4 * kSteps] = a[kGroup % 2];
-        wgmma_wait<1>();
-        if constexpr (kGroup == 1) give_back();
-        pin_words(fragments);
-        decode_steps<kFirst, kSteps>(chunk, words, fragments);
-        if constexpr (kGroup == 0) shared.tokens_full[token_at.slot].wait(token_at.parity);
-        if constexpr (kRescales && kGroup == 0) {
-          const float ratios[2] = {__fdividef(unit[0], scales[0]), __fdividef(unit[1], scales[1])};
-          unit[0] = scales[0], unit[1] = scales[1];
-          wgmma_wait<0>();
-          give_back();
-          pin(sums);
 #pragma unroll
-          for (int i = 0; i < T::kCount; ++i) sums[i] *= ratios[i / 2 % 2];
-        }
-        constexpr bool kEnds = kFirst + kSteps == 8;
-        if constexpr (kEnds && !kLoadsAreOperands) release(shared.weights_empty[weight_at.slot]);
+      for (int first = 0; first < 8; first += kSteps) {
+        wgmma_wait<0>();
+        pin(sums);
+        pin_words(a);
+        if (first == 0 && before != 0) give_back(before);
+#pragma unroll
+        for (int step = 0; step < kSteps; step += 4) decode_half(chunk, words, (first + step) / 4, a + step * 4);
+        if constexpr (kRescales)
+          if (first == 0) {
+            const float ratios[2] = {unit[0] * reciprocal(scales[0]), unit[1] * reciprocal(scales[1])};
+            unit[0] = scales[0], unit[1] = scales[1];
+#pragma unroll
+            for (int i = 0; i < T::kCount; ++i) sums[i] *= ratios[i / 2 % 2];
+          }
+        if (first + kSteps == 8) give_back(weights_empty + weight_slot * 8);
+        if (first == 0) wait_at(tokens_full + token_slot * 8, token_at.parity);
         pin(sums);
         wgmma_fence();
 #pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-          const std::uint32_t word = b + (kFirst + step) / 4 * (T::kTokens * 8) + (kFirst + step) % 4 * 2;
-          wgmma_registers<T::kBf16>(sums, fragments + step * 4, operand(word), true);
-        }
+        for (int step = first; step < first + kSteps; ++step)
+          wgmma_registers<T::kBf16>(sums, a + (step - first) * 4, operand(b + step / 4 * (T::kTokens * 8) + step % 4 * 2), true);
         wgmma_commit();
-        if constexpr (kEnds && kLoadsAreOperands) release(shared.weights_empty[weight_at.slot]);
-      };
-      [&]<int... kGroup>(std::integer_sequence<int, kGroup...>) {
-        (multiply_group(std::integral_constant<int, kGroup>{}), ...);
-      }(std::make_integer_sequence<int, 8 / kSteps>{});
-      before = token_at.slot;
+      }
+      before = tokens_empty + token_slot * 8;
       weight_at.advance(p.weight_slots, T::kDepthGroups);
       token_at.advance(p.token_slots, T::kDepthGroups);
     }
     wgmma_wait<0>();
     pin(sums);
-    give_back();
+    if (before != 0) give_back(before);
     position += chunks;
     if constexpr (kRescales)
 #pragma unroll

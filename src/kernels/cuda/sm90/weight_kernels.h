@@ -28,8 +28,8 @@ struct WeightInstance {
 template <int kConfig, class T>
 constexpr WeightInstance tile() {
   using D = typename T::Decode;
-  return {kConfig, D::kKind, D::kBits, D::kMantissa, D::kAny, T::kBf16, weight_product<T>, T::kThreads, T::kTokenBytes, T::kDepthGroups,
-          T::shared_bytes};
+  return {kConfig,           D::kKind,    D::kBits,       D::kMantissa,    D::kAny,        T::kBf16,
+          weight_product<T>, T::kThreads, T::kTokenBytes, T::kDepthGroups, T::shared_bytes};
 }
 template <int kConfig, class T>
 constexpr WeightInstance stream() {
@@ -39,7 +39,7 @@ constexpr WeightInstance stream() {
 
 /// All configurations of a decoder.
 template <class D, bool kBf16>
-constexpr std::array<WeightInstance, 9> all_tiles() {
+constexpr std::array<WeightInstance, 11> all_tiles() {
   return {stream<0, StreamTile<D, kBf16, 8>>(),
           stream<1, StreamTile<D, kBf16, 16>>(),
           stream<2, StreamTile<D, kBf16, 32>>(),
@@ -48,7 +48,9 @@ constexpr std::array<WeightInstance, 9> all_tiles() {
           tile<5, WeightTile<D, kBf16, 128>>(),
           tile<6, WeightTile<D, kBf16, 256>>(),
           tile<7, WeightTile<D, kBf16, 128, 3>>(),
-          tile<8, WeightTile<D, kBf16, 128, 2, true>>()};
+          tile<8, WeightTile<D, kBf16, 128, 2, true>>(),
+          tile<9, WeightTile<D, kBf16, 32, 4>>(),
+          tile<10, WeightTile<D, kBf16, 64, 4>>()};
 }
 /// Some of them, for formats that are less used: compile time.
 template <class D, bool kBf16>

@@ -21,12 +21,14 @@ constexpr std::array kConfigs = {
     WeightConfig{"stream_8", 8},
     WeightConfig{"stream_16", 16},
     WeightConfig{"stream_32", 32},
-    WeightConfig{"128x32", 32, 2, false, {0.295, 0.347, 0.491}},
-    WeightConfig{"128x64", 64, 2, false, {0.417, 0.463, 0.634}},
+    WeightConfig{"128x32", 32, 2, false, {0.257, 0.292, 0.44}},
+    WeightConfig{"128x64", 64, 2, false, {0.336, 0.405, 0.526}},
     WeightConfig{"128x128", 128, 2, false, {0.675, 0.776, 0.951}},
     WeightConfig{"128x256", 256, 2, false, {1.455, 1.44, 1.492}},
     WeightConfig{"192x128", 128, 3, false, {0.995, 1.125, 1.333}},
     WeightConfig{"128x128_promoted", 128, 2, true, {1.27, 1.27, 1.27}},
+    WeightConfig{"256x32", 32, 4, false, {0.507, 0.558, 0.833}},
+    WeightConfig{"256x64", 64, 4, false, {0.64, 0.755, 0.99}},
 };
 
 constexpr int kMultiprocessors = 132;            // of an H200
@@ -52,7 +54,8 @@ int tiles_of(const WeightProblem& problem, const WeightConfig& c) {
   return ceil_div(problem.w.layout.row_chunks, c.row_groups) * ceil_div(problem.m, c.tokens);
 }
 
-/// Sums of the other parts lie in shared memory, beside at least two slots of weights and tokens (sm90/weight_main.cuh), four of up to 64 tokens.
+/// Sums of the other parts lie in shared memory, beside at least two slots of weights and tokens (sm90/weight_main.cuh), four of up to 64
+/// tokens.
 bool leaves_room(const WeightConfig& c, const WeightLayoutInfo& layout, int parts) {
   const int kShared = 227 * 1024, kStores = 4096 + c.row_groups * std::max(8192, c.tokens / 64 * 4096);
   const int tokens = kChunkDepth * c.tokens * 2, slot = c.row_groups * layout.chunk_bytes() + tokens;

@@ -56,10 +56,11 @@ struct WeightTile {
   static constexpr bool kBf16 = kBf16_;
   static constexpr int kTokens = kTokens_, kRowGroups = kRowGroups_, kBits = Decode::kBits;
   static constexpr int kDepthGroups = kDepthGroups_;  ///< of warpgroups: they take chunks along k in turn, and add up at the end
+  static constexpr bool kInTurn = kRowGroups * kDepthGroups == 4;  ///< four warpgroups, which decode and multiply in turn
   static constexpr int kConsumerThreads = kRowGroups * kDepthGroups * 128, kThreads = kConsumerThreads + 128;
   static constexpr int kCount = kTokens / 2;     ///< accumulators of a thread
   static constexpr bool kPromotes = kPromotes_;  ///< takes ScaleMode::kInside, and nothing else
-  static constexpr int kTokenDepth = kDepthGroups > 1 || (kTokens == 128 && kRowGroups == 2) ? kChunkDepth : 64;  ///< of a slot of tokens
+  static constexpr int kTokenDepth = kInTurn || (kTokens == 128 && kRowGroups == 2) ? kChunkDepth : 64;  ///< of a slot of tokens
   static constexpr int kTokenBytes = kTokens * kTokenDepth * 2;
   static constexpr int kStorePieces = std::max(1, kTokens / 64);                ///< of 32 tokens x 64 columns that leave together
   static constexpr int kGroupStoreBytes = std::max(kStorePieces * 4096, 8192);  ///< of a warpgroup; 8192: a piece in fp32
