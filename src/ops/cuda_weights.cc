@@ -36,6 +36,7 @@ void set_kind(const Format& element, WeightLayoutInfo& layout) {
   if (!fits || element.bits > 8) return;
   constexpr Format kThree = kFp3E2m0;
   layout.bits = element.bits == 7 ? 8 : std::max<int>(element.bits, element == kThree ? 3 : 4);
+  layout.mantissa = has_own_decoder(layout.bits, element.mantissa_bits) ? element.mantissa_bits : stored_mantissa(layout.bits);
 }
 
 Tensor checked(const Tensor& tensor, const Tensor& y, const char* what) {

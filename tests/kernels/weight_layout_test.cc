@@ -12,18 +12,20 @@ namespace {
 
 TEST(WeightLayoutTest, EveryBitOfALaneHasItsOwnPlace) {
   for (const WeightKind kind : {WeightKind::kInteger, WeightKind::kFloat})
-    for (int bits = kind == WeightKind::kFloat ? 2 : 1; bits <= kMostBits; ++bits) {
-      const Placement placement = make_placement(kind, bits);
-      std::set<std::pair<int, int>> places;
-      for (int pair = 0; pair < kPairs; ++pair)
-        for (int i = 0; i < bits; ++i) {
-          const int word = placement.word[pair][i], bit = placement.bit[pair][i];
-          EXPECT_LT(word, bits);
-          EXPECT_LT(bit, 16);
-          places.emplace(word, bit);
-        }
-      EXPECT_EQ(places.size(), static_cast<std::size_t>(kPairs * bits)) << bits << " bits";
-    }
+    for (int bits = kind == WeightKind::kFloat ? 2 : 1; bits <= kMostBits; ++bits)
+      for (int mantissa = 0; mantissa < bits; ++mantissa) {
+        if (mantissa != stored_mantissa(bits) && !has_own_decoder(bits, mantissa)) continue;
+        const Placement placement = make_placement(kind, bits, mantissa);
+        std::set<std::pair<int, int>> places;
+        for (int pair = 0; pair < kPairs; ++pair)
+          for (int i = 0; i < bits; ++i) {
+            const int word = placement.word[pair][i], bit = placement.bit[pair][i];
+            EXPECT_LT(word, bits);
+            EXPECT_LT(bit, 16);
+            places.emplace(word, bit);
+          }
+        EXPECT_EQ(places.size(), static_cast<std::size_t>(kPairs * bits)) << bits << " bits, mantissa " << mantissa;
+      }
 }
 
 TEST(WeightLayoutTest, EveryWordOfAChunkHasItsOwnPlace) {
@@ -61,17 +63,19 @@ TEST(WeightLayoutTest, PartsOfAChunkAreMultiplesOfSixteenBytes) {
 
 /// The decoders leave most bits where they are or move them together: no format needs more than two moves per pair on average.
 TEST(WeightLayoutTest, PlacementsNeedFewMoves) {
-  for (int bits = 2; bits <= kMostBits; ++bits) {
-    const Placement placement = make_placement(WeightKind::kFloat, bits);
-    int moves = 0;
-    for (int pair = 0; pair < kPairs; ++pair) {
-      std::set<std::pair<int, int>> pieces;
-      for (int i = 0; i < bits; ++i)
-        pieces.emplace(placement.word[pair][i], target_bit(WeightKind::kFloat, bits, stored_mantissa(bits), i) - placement.bit[pair][i]);
-      moves += static_cast<int>(pieces.size());
+  for (int bits = 2; bits <= kMostBits; ++bits)
+    for (int mantissa = 0; mantissa < bits; ++mantissa) {
+      if (mantissa != stored_mantissa(bits) && !has_own_decoder(bits, mantissa)) continue;
+      const Placement placement = make_placement(WeightKind::kFloat, bits, mantissa);
+      int moves = 0;
+      for (int pair = 0; pair < kPairs; ++pair) {
+        std::set<std::pair<int, int>> pieces;
+        for (int i = 0; i < bits; ++i)
+          pieces.emplace(placement.word[pair][i], target_bit(WeightKind::kFloat, bits, mantissa, i) - placement.bit[pair][i]);
+        moves += static_cast<int>(pieces.size());
+      }
+      EXPECT_LE(moves, 2 * kPairs) << bits << " bits, mantissa " << mantissa;
     }
-    EXPECT_LE(moves, 2 * kPairs) << bits << " bits";
-  }
 }
 
 }  // namespace

@@ -29,6 +29,18 @@ struct alignas(8) Barrier {
   }
 };
 
+/// Arrives at, and waits for a phase of parity 0 or 1 of, the barrier at an address in shared memory.
+__device__ inline void arrive_at(std::uint32_t barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+__device__ inline void wait_at(std::uint32_t barrier, unsigned parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(barrier), "r"(parity) : "memory");
+}
+
 /// Makes initialised barriers visible to the copy engine.
 __device__ inline void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 

@@ -28,10 +28,15 @@ enum class WeightKind : std::uint8_t {
   kDense,    ///< 16-bit values as they are
 };
 
-/// The mantissa bits for whose place in an fp16 a float of so many bits is stored: of e2m0, e2m1, e2m2, e3m2, e3m3, e4m3.
+/// The mantissa bits for whose place in an fp16 a float of so many bits is stored: of e2m0, e2m1, e2m2, e3m2, e3m3, e4m3; unless it has a
+/// decoder of its own.
 NARROW_HOST_DEVICE constexpr int stored_mantissa(int bits) {
   constexpr int kMantissa[9] = {0, 0, 0, 0, 1, 2, 2, 3, 3};
-  return kMantissa[bits];
+  return bits <= kMostBits ? kMantissa[bits] : 0;
+}
+/// Whether floats of so many bits and such a mantissa have: e1m2 (msfp12), e3m1, e2m3.
+NARROW_HOST_DEVICE constexpr bool has_own_decoder(int bits, int mantissa) {
+  return (bits == 4 && mantissa == 2) || (bits == 5 && mantissa == 1) || (bits == 6 && mantissa == 3);
 }
 
 /// The bit of a 16-bit value that bit i of a code becomes.
@@ -52,7 +57,7 @@ NARROW_HOST_DEVICE constexpr bool has_even_fields(WeightKind kind, int bits) {
 }
 
 /// Pair after pair takes the piece (a word and a shift) that places most of its bits, until all are placed; the fewer moves the better.
-NARROW_HOST_DEVICE constexpr Placement make_placement(WeightKind kind, int bits) {
+NARROW_HOST_DEVICE constexpr Placement make_placement(WeightKind kind, int bits, int mantissa) {
   Placement placement;
   if (has_even_fields(kind, bits)) {
     for (int i = 0; i < kPairs * bits; ++i) {
@@ -62,7 +67,6 @@ NARROW_HOST_DEVICE constexpr Placement make_placement(WeightKind kind, int bits)
     return placement;
   }
   std::uint32_t taken[kMostBits] = {};
-  const int mantissa = stored_mantissa(bits);
   for (int pair = 0; pair < kPairs; ++pair) {
     std::uint32_t left = (1u << bits) - 1u;
     while (left != 0) {
@@ -93,8 +97,8 @@ NARROW_HOST_DEVICE constexpr Placement make_placement(WeightKind kind, int bits)
 }
 
 /// The same, made once for all that ask for it while compiling.
-template <WeightKind kKind, int kBits>
-inline constexpr Placement kPlacement = make_placement(kKind, kBits);
+template <WeightKind kKind, int kBits, int kMantissa = stored_mantissa(kBits)>
+inline constexpr Placement kPlacement = make_placement(kKind, kBits, kMantissa);
 
 /// The scales inside chunks.
 enum class ChunkScale : std::uint8_t { kNone, kFloat, kBf16 };
@@ -102,11 +106,12 @@ enum class ChunkScale : std::uint8_t { kNone, kFloat, kBf16 };
 /// The sizes of a prepared weight.
 struct WeightLayoutInfo {
   WeightKind kind = WeightKind::kFloat;
-  int bits = 0;                               ///< of a stored code: those of the format, or more
+  int bits = 0;      ///< of a stored code: those of the format, or more
+  int mantissa = 0;  ///< of floats: the mantissa for whose place they are stored
   ChunkScale scale = ChunkScale::kNone;
-  int step = kChunkDepth;                     ///< columns that share a stored scale: 16, 32, 64 or 128
+  int step = kChunkDepth;  ///< columns that share a stored scale: 16, 32, 64 or 128
   bool has_zeros = false;
-  int row_chunks = 0, depth_chunks = 0;       ///< chunks along n and k
+  int row_chunks = 0, depth_chunks = 0;  ///< chunks along n and k
 
   NARROW_HOST_DEVICE constexpr int code_bytes() const { return kChunkRows * kChunkDepth / 8 * bits; }
   NARROW_HOST_DEVICE constexpr int scale_size() const { return scale == ChunkScale::kNone ? 0 : (scale == ChunkScale::kFloat ? 4 : 2); }

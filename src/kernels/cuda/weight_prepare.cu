@@ -60,8 +60,10 @@ __global__ void write_factors(const WeightView view, float* factors) {
       highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFFu, highest, step));
     }
     constexpr Format kPowers = kE8m0;  // device code cannot refer to a namespace-scope object
-    if (view.scheme.scale == kPowers) fold = ldexpf(1.0f, fold_range(view.layout, element).highest - max(-100, ilogbf(highest)));
-    else if (!(lowest >= 0x1p-100f && highest <= 0x1p100f && highest <= lowest * 0x1p32f)) mark_unsteady(view.layout, factors);
+    if (view.scheme.scale == kPowers)
+      fold = ldexpf(1.0f, fold_range(view.layout, element).highest - max(-100, ilogbf(highest)));
+    else if (!(lowest >= 0x1p-100f && highest <= 0x1p100f && highest <= lowest * 0x1p32f))
+      mark_unsteady(view.layout, factors);
   }
   if (lane != 0) return;
   factors[row] = ldexpf(factor, exponent);
@@ -130,8 +132,10 @@ __global__ void __launch_bounds__(kThreads)
           mark_unsteady(layout, factors);
       }
       std::uint8_t* scales = chunk + layout.code_bytes();
-      if (layout.scale == ChunkScale::kFloat) reinterpret_cast<float*>(scales)[i] = scale;
-      else reinterpret_cast<std::uint16_t*>(scales)[i] = static_cast<std::uint16_t>(__float_as_uint(scale) >> 16);
+      if (layout.scale == ChunkScale::kFloat)
+        reinterpret_cast<float*>(scales)[i] = scale;
+      else
+        reinterpret_cast<std::uint16_t*>(scales)[i] = static_cast<std::uint16_t>(__float_as_uint(scale) >> 16);
     }
     if (layout.has_zeros)
       chunk[layout.code_bytes() + layout.scale_bytes() + i] = real ? view.zero_points[cell_of(view, row, column)] : std::uint8_t{0};
@@ -177,7 +181,7 @@ __global__ void arrange_columns(const std::uint16_t* x, std::int64_t x_pitch, in
 std::int64_t blocks_for(std::int64_t count) { return (count + kThreads - 1) / kThreads; }
 
 Placement placement_of(const WeightLayoutInfo& layout) {
-  return layout.kind == WeightKind::kDense ? Placement{} : make_placement(layout.kind, layout.bits);
+  return layout.kind == WeightKind::kDense ? Placement{} : make_placement(layout.kind, layout.bits, layout.mantissa);
 }
 
 }  // namespace

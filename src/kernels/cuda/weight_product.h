@@ -16,7 +16,7 @@ namespace narrow::cuda {
 struct WeightView {
   int n = 0, k = 0;
   bool is_prepared = false;
-  WeightLayoutInfo layout;                ///< of prepared weights
+  WeightLayoutInfo layout;  ///< of prepared weights
   const std::uint8_t* chunks = nullptr;
   /// [n, padded to 64]: what a row's sums are multiplied by: the scale (where it does not change along k), the outer scale, the power of
   /// two that decoding leaves out; NaN where some code or scale of the row is NaN. Then as many folds: what the row's scales are multiplied
@@ -25,7 +25,7 @@ struct WeightView {
   /// Whether products may multiply scales into 16-bit values (powers of two), or keep sums in units of the last scale (others).
   bool is_steady = true;
 
-  Scheme scheme;                          ///< the meaning of codes, and all of the canonical bytes:
+  Scheme scheme;  ///< the meaning of codes, and all of the canonical bytes:
   ScaleGrid grid{};
   const std::uint8_t* codes = nullptr;
   std::int64_t row_bytes = 0;
@@ -40,9 +40,9 @@ struct WeightEpilogue {
   Activation activation = Activation::kNone;
   const void* multiplier = nullptr;  ///< [m, n], contiguous: the other half of a gated pair
   DType multiplier_type = DType::kF16;
-  const void* residual = nullptr;    ///< [m, n], contiguous
+  const void* residual = nullptr;  ///< [m, n], contiguous
   DType residual_type = DType::kF16;
-  DType out = DType::kF16;           ///< kF32, kF16, kBf16
+  DType out = DType::kF16;  ///< kF32, kF16, kBf16
 };
 
 struct WeightProblem {
@@ -61,14 +61,19 @@ struct WeightProblem {
   std::size_t workspace_size = 0;
 };
 
+/// Microseconds of a chunk of a configuration, of the model in sm90/weight_plan.cc: with scales of rows, of chunks, and inside chunks.
+struct ChunkCost {
+  double rows = 0.0, chunks = 0.0, inside = 0.0;
+};
+
 /// A way to run a product on Hopper: tokens per tile. Streams (up to 32 tokens) have tiles of 32 to 256 rows of the weight, the others of
 /// 64 for each row group.
 struct WeightConfig {
   const char* name;
   int tokens;
-  int row_groups = 0;               ///< 0: a stream
-  bool promotes = false;            ///< for scales along k that neither can be multiplied into 16-bit values nor be the unit of a sum
-  double chunk_microseconds = 0.0;  ///< of the model in sm90/weight_plan.cc, which has others for streams
+  int row_groups = 0;     ///< 0: a stream
+  bool promotes = false;  ///< for scales along k that neither can be multiplied into 16-bit values nor be the unit of a sum
+  ChunkCost cost{};       ///< not of streams
   constexpr bool is_stream() const { return row_groups == 0; }
 };
 std::span<const WeightConfig> weight_configs();

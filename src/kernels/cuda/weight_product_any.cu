@@ -32,10 +32,14 @@ __device__ float weight_at(const WeightView& w, const Placement& placement, int 
   const std::uint8_t* chunk = w.chunks + index * layout.chunk_bytes();
   const int at = layout.scale_index(row, column);
   float value = 0.0f;
-  if (layout.has_zeros) value = static_cast<float>(static_cast<int>(code) - chunk[layout.code_bytes() + layout.scale_bytes() + at]);
-  else value = decode(element, code);
-  if (layout.kind == WeightKind::kFloat) value = ldexpf(value, element.bias - 15);  // the factor holds the power of two
-  else if (element.is_integer()) value = ldexpf(value, element.fraction_bits);
+  if (layout.has_zeros)
+    value = static_cast<float>(static_cast<int>(code) - chunk[layout.code_bytes() + layout.scale_bytes() + at]);
+  else
+    value = decode(element, code);
+  if (layout.kind == WeightKind::kFloat)
+    value = ldexpf(value, element.bias - 15);  // the factor holds the power of two
+  else if (element.is_integer())
+    value = ldexpf(value, element.fraction_bits);
   return layout.scale == ChunkScale::kNone ? value : value * stored_scale(layout, chunk, at);
 }
 
@@ -68,7 +72,8 @@ __global__ void __launch_bounds__(kSide* kSide) weight_product_any(const WeightP
 int launch_weight_product_any(const WeightProblem& problem, Stream stream) {
   if (problem.m == 0 || problem.w.n == 0) return cudaSuccess;
   const bool placed = problem.w.is_prepared && problem.w.layout.kind != WeightKind::kDense;
-  const Placement placement = placed ? make_placement(problem.w.layout.kind, problem.w.layout.bits) : Placement{};
+  const Placement placement =
+      placed ? make_placement(problem.w.layout.kind, problem.w.layout.bits, problem.w.layout.mantissa) : Placement{};
   const dim3 grid(static_cast<unsigned>((problem.w.n + kSide - 1) / kSide),
                   static_cast<unsigned>(std::min((problem.m + kSide - 1) / kSide, 65535)));
   weight_product_any<<<grid, kSide * kSide, 0, stream>>>(problem, placement);

@@ -21,6 +21,11 @@ __device__ inline int thread_here() {
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return thread;
 }
+/// The opposite: a value that is kept in a register, not computed again wherever it is used.
+__device__ inline std::uint32_t kept(std::uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
 
 // Clusters.
 
@@ -232,6 +237,27 @@ __device__ inline unsigned long long load_acquire(const unsigned long long* from
   return value;
 }
 
+/// 1 / value, of normal numbers, to within an ulp.
+__device__ inline float reciprocal(float value) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+}
+
+__device__ inline float load_shared(std::uint32_t address) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ inline void load_shared(std::uint32_t address, std::uint32_t* four) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(four[0]), "=r"(four[1]), "=r"(four[2]), "=r"(four[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ inline void load_shared_pair(std::uint32_t address, std::uint32_t* two) {
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(two[0]), "=r"(two[1]) : "r"(address) : "memory");
+}
 __device__ inline void store_shared(std::uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }

@@ -26,7 +26,7 @@ struct StepBytes {
   template <int kPair>
   __device__ static std::uint32_t pair(const std::uint32_t* words) {
     if constexpr (!has_even_fields(D::kKind, D::kBits)) {
-      return gather_bits<D::kKind, D::kBits, 0, kPair>(words, 0);
+      return gather_bits<D::kKind, D::kBits, D::kMantissa, 0, kPair>(words, 0);
     } else {
       constexpr int kPerWord = 16 / D::kBits, kField = kPair % kPerWord * D::kBits, kPlace = kPair % 2 * D::kBits;
       constexpr std::uint32_t kMask = ((1u << D::kBits) - 1u) * 0x00010001u << kPlace;

@@ -48,10 +48,27 @@ __device__ inline std::uint32_t and_or(std::uint32_t a, std::uint32_t mask, std:
   return result;
 }
 
-/// The bits of a pair at their places, or-ed to `start`.
-template <WeightKind kKind, int kBits, int kLowest, int kPair>
+/// Whether (word & sources) * (2^first + 2^second) has both pieces of a pair at their places, whatever their bits are: what each becomes by
+/// the other's factor, and the carries, must miss those.
+NARROW_HOST_DEVICE constexpr bool can_multiply(const Moves& moves) {
+  if (moves.count != 2 || moves.word[0] != moves.word[1] || moves.shift[0] <= 0 || moves.shift[1] <= 0) return false;
+  const std::uint32_t sources = moves.mask[0] >> moves.shift[0] | moves.mask[1] >> moves.shift[1];
+  for (std::uint32_t bits = sources;; bits = (bits - 1) & sources) {
+    const std::uint32_t wanted = (bits << moves.shift[0] & moves.mask[0]) | (bits << moves.shift[1] & moves.mask[1]);
+    if ((bits * ((1u << moves.shift[0]) + (1u << moves.shift[1])) & (moves.mask[0] | moves.mask[1])) != wanted) return false;
+    if (bits == 0) return true;
+  }
+}
+
+/// The bits of a pair at their places, or-ed to `start`. kMultiplies: two pieces by one multiplication where that is right.
+template <WeightKind kKind, int kBits, int kMantissa, int kLowest, int kPair, bool kMultiplies = false>
 __device__ inline std::uint32_t gather_bits(const std::uint32_t* words, std::uint32_t start) {
-  constexpr Moves kMoves = moves_of(kPlacement<kKind, kBits>, kKind, kBits, kLowest, kPair);
+  constexpr Moves kMoves = moves_of(kPlacement<kKind, kBits, kMantissa>, kKind, kBits, kLowest, kPair);
+  if constexpr (kMultiplies && kKind == WeightKind::kFloat && can_multiply(kMoves)) {
+    constexpr std::uint32_t kSources = kMoves.mask[0] >> kMoves.shift[0] | kMoves.mask[1] >> kMoves.shift[1];
+    constexpr std::uint32_t kFactor = (1u << kMoves.shift[0]) + (1u << kMoves.shift[1]);
+    return (words[kMoves.word[0]] & kSources) * kFactor & (kMoves.mask[0] | kMoves.mask[1]);
+  }
   std::uint32_t result = start;
 #pragma unroll
   for (int i = 0; i < kMoves.count; ++i) {
@@ -71,8 +88,10 @@ __device__ inline std::uint32_t multiply_bf16(std::uint32_t a, std::uint32_t b) 
 template <bool kBf16>
 __device__ inline std::uint32_t twice(float value) {
   std::uint32_t result;
-  if constexpr (kBf16) asm("cvt.rn.bf16x2.f32 %0, %1, %1;" : "=r"(result) : "f"(value));
-  else asm("cvt.rn.f16x2.f32 %0, %1, %1;" : "=r"(result) : "f"(value));
+  if constexpr (kBf16)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %1;" : "=r"(result) : "f"(value));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %1;" : "=r"(result) : "f"(value));
   return result;
 }
 template <bool kBf16>
@@ -107,7 +126,7 @@ __device__ inline std::uint32_t multiply_add_f16(std::uint32_t a, std::uint32_t 
 
 /// What decoding needs besides the codes: known per launch, and per row and block (integers).
 struct DecodeState {
-  std::uint32_t magic = 0;      ///< integers: 1024 (or 128) in both halves; a register, so that it and a mask go into one instruction
+  std::uint32_t magic = 0;  ///< integers: 1024 (or 128) in both halves; a register, so that it and a mask go into one instruction
   std::uint32_t sixteenth = 0x2C002C00u;
   std::uint32_t shift = 0;      ///< floats stored for another mantissa than theirs: rotation to their place, 0 .. 31
   std::uint32_t magnitude = 0;  ///< and the mask of their exponent and mantissa, in both halves
@@ -115,12 +134,13 @@ struct DecodeState {
   std::uint32_t zero[2] = {}, zero_high[2] = {};
 };
 
-/// kAny: a float whose mantissa is known at run time.
-template <WeightKind kKind_, int kBits_, bool kAny_ = false>
+/// kMantissa: the mantissa for whose place floats are stored. kAny: theirs is another one, known at run time.
+template <WeightKind kKind_, int kBits_, bool kAny_ = false, int kMantissa_ = stored_mantissa(kBits_)>
 struct Decoder {
   static constexpr WeightKind kKind = kKind_;
   static constexpr int kBits = kBits_;
   static constexpr bool kAny = kAny_;
+  static constexpr int kMantissa = kMantissa_;
 
   /// Whether codes in bits 4 and up are decoded in place.
   template <bool kBf16>
@@ -130,9 +150,12 @@ struct Decoder {
   template <bool kBf16>
   __device__ static void set_zero(DecodeState& state, int row, int zero) {
     const auto value = static_cast<std::uint32_t>(zero);
-    if constexpr (!kBf16) state.zero[row] = (0x6400u + value) * 0x00010001u;
-    else if constexpr (kBits < 8) state.zero[row] = (0x4300u + value) * 0x00010001u;
-    else state.zero[row] = __bfloat16_as_ushort(__float2bfloat16_rn(static_cast<float>(zero - 128))) * 0x00010001u;
+    if constexpr (!kBf16)
+      state.zero[row] = (0x6400u + value) * 0x00010001u;
+    else if constexpr (kBits < 8)
+      state.zero[row] = (0x4300u + value) * 0x00010001u;
+    else
+      state.zero[row] = __bfloat16_as_ushort(__float2bfloat16_rn(static_cast<float>(zero - 128))) * 0x00010001u;
     if constexpr (kHigh<kBf16>) state.zero_high[row] = (0xD400u + 16 * value) * 0x00010001u;  // -(64 + zero), in steps of 1/16
   }
 
@@ -144,7 +167,7 @@ struct Decoder {
     return and_or(words[kPair / (16 / kBits)] >> kShift, kMask, magic);
   }
 
-  template <bool kBf16, int kPair>
+  template <bool kBf16, int kPair, bool kMultiplies = false>
   __device__ static std::uint32_t pair(const std::uint32_t* words, const DecodeState& state) {
     if constexpr (kKind == WeightKind::kDense) {
       return words[kPair];
@@ -155,29 +178,29 @@ struct Decoder {
         constexpr bool kAtBit4 = kPair % (16 / kBits) * kBits % 8 >= 4;
         return kAtBit4 ? multiply_add_f16(value, state.sixteenth, state.zero_high[kPair % 2]) : subtract_f16(value, zero);
       }
-      if constexpr (!kBf16) return subtract_f16(gather_bits<kKind, kBits, 0, kPair>(words, state.magic), zero);
-      if constexpr (kBits < 8) return subtract_bf16(gather_bits<kKind, kBits, 0, kPair>(words, state.magic), zero);
+      if constexpr (!kBf16) return subtract_f16(gather_bits<kKind, kBits, kMantissa, 0, kPair>(words, state.magic), zero);
+      if constexpr (kBits < 8) return subtract_bf16(gather_bits<kKind, kBits, kMantissa, 0, kPair>(words, state.magic), zero);
       // Seven bits fit below 128; the eighth decides whether 128 or 256 is taken off.
-      const std::uint32_t code = gather_bits<kKind, kBits, 0, kPair>(words, 0);
+      const std::uint32_t code = gather_bits<kKind, kBits, kMantissa, 0, kPair>(words, 0);
       return subtract_bf16(subtract_bf16(and_or(code, 0x007F007Fu, state.magic), and_or(~code, 0x00800080u, state.magic)), zero);
     } else if constexpr (kAny) {
-      const std::uint32_t stored = gather_bits<kKind, kBits, 10 - stored_mantissa(kBits), kPair>(words, 0);
+      const std::uint32_t stored = gather_bits<kKind, kBits, kMantissa, 10 - kMantissa, kPair, kMultiplies>(words, 0);
       const std::uint32_t half = (__funnelshift_l(stored, stored, state.shift) & state.magnitude) | (stored & 0x80008000u);
       return kBf16 ? f16_to_bf16(half) : half;
     } else if constexpr (kBf16) {
-      return multiply_bf16(gather_bits<kKind, kBits, 7 - stored_mantissa(kBits), kPair>(words, 0), 0x77807780u);  // 2^112
+      return multiply_bf16(gather_bits<kKind, kBits, kMantissa, 7 - kMantissa, kPair, kMultiplies>(words, 0), 0x77807780u);  // 2^112
     } else {
-      return gather_bits<kKind, kBits, 10 - stored_mantissa(kBits), kPair>(words, 0);
+      return gather_bits<kKind, kBits, kMantissa, 10 - kMantissa, kPair, kMultiplies>(words, 0);
     }
   }
 
-  /// The four pairs of one fragment of 16 columns.
-  template <bool kBf16, int kStep>
+  /// The four pairs of one fragment of 16 columns. kMultiplies spares instructions and takes registers, which streams do not have.
+  template <bool kBf16, int kStep, bool kMultiplies = false>
   __device__ static void decode_step(const std::uint32_t* words, const DecodeState& state, std::uint32_t* a) {
-    a[0] = pair<kBf16, kStep * 4>(words, state);
-    a[1] = pair<kBf16, kStep * 4 + 1>(words, state);
-    a[2] = pair<kBf16, kStep * 4 + 2>(words, state);
-    a[3] = pair<kBf16, kStep * 4 + 3>(words, state);
+    a[0] = pair<kBf16, kStep * 4, kMultiplies>(words, state);
+    a[1] = pair<kBf16, kStep * 4 + 1, kMultiplies>(words, state);
+    a[2] = pair<kBf16, kStep * 4 + 2, kMultiplies>(words, state);
+    a[3] = pair<kBf16, kStep * 4 + 3, kMultiplies>(words, state);
   }
 };
 

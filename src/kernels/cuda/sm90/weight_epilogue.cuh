@@ -6,6 +6,37 @@
 
 namespace narrow::cuda::sm90 {
 
+/// Adds the sums of the two warpgroups that have taken a row group's chunks in turn, piece by piece through the memory that stores leave
+/// from. True in the first, which has them then.
+template <class T>
+__device__ bool add_depths(const WeightShared<T>& shared, int row_group, int depth_group, float (&sums)[T::kCount]) {
+  constexpr int kBarrier = 8, kFloats = T::kGroupStoreBytes / 512;  // of a thread and a piece
+  static_assert(T::kCount % kFloats == 0 || T::kCount < kFloats);
+  const int thread = thread_here() % 128, barrier = kBarrier + row_group;
+  float4* words = reinterpret_cast<float4*>(shared.stores + row_group * T::kGroupStoreBytes) + thread;
+  if (depth_group == 0 && thread < 32) wait_stores_read<0>();
+#pragma unroll
+  for (int first = 0; first < T::kCount; first += kFloats) {
+    constexpr int kFours = std::min(kFloats, T::kCount) / 4;
+    named_sync(barrier, 256);
+    if (depth_group > 0)
+#pragma unroll
+      for (int i = 0; i < kFours; ++i) {
+        const float* s = sums + first + 4 * i;
+        words[i * 128] = {s[0], s[1], s[2], s[3]};
+      }
+    named_sync(barrier, 256);
+    if (depth_group == 0)
+#pragma unroll
+      for (int i = 0; i < kFours; ++i) {
+        const float4 more = words[i * 128];
+        float* s = sums + first + 4 * i;
+        s[0] += more.x, s[1] += more.y, s[2] += more.z, s[3] += more.w;
+      }
+  }
+  return depth_group == 0;
+}
+
 /// Adds the sums of all thread blocks that share the tile. True in the one that has them all then, of every tile another one, so that none
 /// falls behind.
 template <class T>
@@ -42,7 +73,8 @@ __device__ bool add_partials(const WeightParams& p, const WeightShared<T>& share
 }
 
 /// The sums of a piece of a tile whose other pieces other workers have. They leave theirs in memory; the one that has the tile's first
-/// chunks has them last in its share, when the others, which begin with theirs, are done or nearly so. It adds them up in order; true there.
+/// chunks has them last in its share, when the others, which begin with theirs, are done or nearly so. It adds them up in order; true
+/// there.
 template <class T>
 __device__ bool share_sums(const WeightParams& p, int worker, const WeightPiece& piece, int row_group, float (&sums)[T::kCount]) {
   const int thread = thread_here() % 128, barrier = 1 + row_group;
@@ -79,8 +111,10 @@ __device__ bool share_sums(const WeightParams& p, int worker, const WeightPiece&
 /// Two values to 16 bits each; beyond fp16's range its largest.
 __device__ inline std::uint32_t pack_pair(bool half, float low, float high) {
   std::uint32_t result;
-  if (half) asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
-  else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  if (half)
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
   return result;
 }
 

@@ -17,41 +17,55 @@ using WeightKernel = void (*)(WeightParams, CUtensorMap, CUtensorMap);
 struct WeightInstance {
   int config;  ///< its number in weight_configs()
   WeightKind kind;
-  int bits;
+  int bits, mantissa;
   bool any, bf16;  ///< any: floats whose mantissa is known at run time
   WeightKernel kernel;
   int threads, token_bytes;  ///< token_bytes: of a slot of tokens; 0: a stream
+  int depth_groups;          ///< warpgroups of a row group, which take chunks in turn
   int (*shared_bytes)(int weight_slots, int token_slots, int chunk_bytes, int parts);
 };
 
 template <int kConfig, class T>
 constexpr WeightInstance tile() {
-  return {kConfig, T::Decode::kKind, T::kBits, T::Decode::kAny, T::kBf16, weight_product<T>, T::kThreads, T::kTokenBytes, T::shared_bytes};
+  using D = typename T::Decode;
+  return {kConfig,           D::kKind,    D::kBits,       D::kMantissa,    D::kAny,        T::kBf16,
+          weight_product<T>, T::kThreads, T::kTokenBytes, T::kDepthGroups, T::shared_bytes};
 }
 template <int kConfig, class T>
 constexpr WeightInstance stream() {
-  return {kConfig, T::Decode::kKind, T::kBits, T::Decode::kAny, T::kBf16, weight_stream<T>, T::kThreads, 0, nullptr};
+  using D = typename T::Decode;
+  return {kConfig, D::kKind, D::kBits, D::kMantissa, D::kAny, T::kBf16, weight_stream<T>, T::kThreads, 0, 1, nullptr};
 }
 
 /// All configurations of a decoder.
 template <class D, bool kBf16>
-constexpr std::array<WeightInstance, 8> all_tiles() {
-  return {stream<0, StreamTile<D, kBf16, 8>>(),    stream<1, StreamTile<D, kBf16, 16>>(),        stream<2, StreamTile<D, kBf16, 32>>(),
-          tile<3, WeightTile<D, kBf16, 64>>(),     tile<4, WeightTile<D, kBf16, 128>>(),         tile<5, WeightTile<D, kBf16, 256>>(),
-          tile<6, WeightTile<D, kBf16, 128, 3>>(), tile<7, WeightTile<D, kBf16, 128, 2, true>>()};
+constexpr std::array<WeightInstance, 11> all_tiles() {
+  return {stream<0, StreamTile<D, kBf16, 8>>(),
+          stream<1, StreamTile<D, kBf16, 16>>(),
+          stream<2, StreamTile<D, kBf16, 32>>(),
+          tile<3, WeightTile<D, kBf16, 32, 2, false, 2>>(),
+          tile<4, WeightTile<D, kBf16, 64, 2, false, 2>>(),
+          tile<5, WeightTile<D, kBf16, 128>>(),
+          tile<6, WeightTile<D, kBf16, 256>>(),
+          tile<7, WeightTile<D, kBf16, 128, 3>>(),
+          tile<8, WeightTile<D, kBf16, 128, 2, true>>(),
+          tile<9, WeightTile<D, kBf16, 32, 4>>(),
+          tile<10, WeightTile<D, kBf16, 64, 4>>()};
 }
 /// Some of them, for formats that are less used: compile time.
 template <class D, bool kBf16>
-constexpr std::array<WeightInstance, 6> some_tiles() {
-  return {stream<0, StreamTile<D, kBf16, 8>>(), stream<1, StreamTile<D, kBf16, 16>>(), stream<2, StreamTile<D, kBf16, 32>>(),
-          tile<4, WeightTile<D, kBf16, 128>>(), tile<5, WeightTile<D, kBf16, 256>>(),  tile<7, WeightTile<D, kBf16, 128, 2, true>>()};
+constexpr std::array<WeightInstance, 7> some_tiles() {
+  return {stream<0, StreamTile<D, kBf16, 8>>(),         stream<1, StreamTile<D, kBf16, 16>>(),
+          stream<2, StreamTile<D, kBf16, 32>>(),        tile<4, WeightTile<D, kBf16, 64, 2, false, 2>>(),
+          tile<5, WeightTile<D, kBf16, 128>>(),         tile<6, WeightTile<D, kBf16, 256>>(),
+          tile<8, WeightTile<D, kBf16, 128, 2, true>>()};
 }
-/// Without scales.
+/// Without scales and decoding: 64 tokens are bound by memory with two warpgroups.
 template <class D, bool kBf16>
 constexpr std::array<WeightInstance, 7> dense_tiles() {
   return {stream<0, StreamTile<D, kBf16, 8>>(),   stream<1, StreamTile<D, kBf16, 16>>(), stream<2, StreamTile<D, kBf16, 32>>(),
-          tile<3, WeightTile<D, kBf16, 64>>(),    tile<4, WeightTile<D, kBf16, 128>>(),  tile<5, WeightTile<D, kBf16, 256>>(),
-          tile<6, WeightTile<D, kBf16, 128, 3>>()};
+          tile<4, WeightTile<D, kBf16, 64>>(),    tile<5, WeightTile<D, kBf16, 128>>(),  tile<6, WeightTile<D, kBf16, 256>>(),
+          tile<7, WeightTile<D, kBf16, 128, 3>>()};
 }
 
 template <std::size_t... kSizes>
@@ -67,8 +81,8 @@ constexpr auto join(const std::array<WeightInstance, kSizes>&... lists) {
 
 template <int kBits>
 using Integers = Decoder<WeightKind::kInteger, kBits>;
-template <int kBits>
-using Floats = Decoder<WeightKind::kFloat, kBits>;
+template <int kBits, int kMantissa = stored_mantissa(kBits)>
+using Floats = Decoder<WeightKind::kFloat, kBits, false, kMantissa>;
 template <int kBits>
 using AnyFloats = Decoder<WeightKind::kFloat, kBits, true>;
 using Dense = Decoder<WeightKind::kDense, 16>;

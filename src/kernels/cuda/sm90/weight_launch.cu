@@ -16,7 +16,7 @@ using namespace sm90;
 /// Of a thread block: all of a multiprocessor, or half of it.
 constexpr int kMostShared = 232448, kMostStreamShared = 115712, kMostSlots = 12, kFewestSlots = 2;
 
-constexpr auto kLists = {weight_int2, weight_int3, weight_int4, weight_int8, weight_fp3,     weight_fp4,     weight_fp5,
+constexpr auto kLists = {weight_int2, weight_int3, weight_int4,    weight_int8,    weight_fp3,     weight_fp4,     weight_fp5,
                          weight_fp6,  weight_fp8,  weight_any_fp4, weight_any_fp5, weight_any_fp6, weight_any_fp8, weight_dense};
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
@@ -24,7 +24,7 @@ int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 
 /// Floats stored for another mantissa than theirs (or for a special meaning of the top exponent) take the decoder that is told at run time.
 bool needs_any(const WeightView& w) {
   return w.layout.kind == WeightKind::kFloat &&
-         (w.scheme.element.mantissa_bits != stored_mantissa(w.layout.bits) || w.scheme.element.specials == Specials::kIeee);
+         (w.scheme.element.mantissa_bits != w.layout.mantissa || w.scheme.element.specials == Specials::kIeee);
 }
 
 /// nvfp4's products of codes and scales have 6 significant bits, and none is below fp16's smallest step.
@@ -51,7 +51,8 @@ const WeightInstance* find_instance(const WeightProblem& problem, int config) {
   if (dense && (w.scheme.element == kBf16) != bf16) return nullptr;
   for (const auto list : kLists)
     for (const WeightInstance& one : list())
-      if (one.config == config && one.kind == w.layout.kind && one.bits == w.layout.bits && one.bf16 == bf16 && one.any == needs_any(w))
+      if (one.config == config && one.kind == w.layout.kind && one.bits == w.layout.bits && one.bf16 == bf16 && one.any == needs_any(w) &&
+          (one.kind != WeightKind::kFloat || one.mantissa == w.layout.mantissa))
         return &one;
   return nullptr;
 }
@@ -69,6 +70,17 @@ bool set_slots(WeightParams& p, const WeightInstance& one, const WeightConfig& c
     for (p.token_slots = 5; p.token_slots >= 3; --p.token_slots)
       for (p.weight_slots = 6; p.weight_slots >= (p.token_slots == 3 ? 2 : 3); --p.weight_slots)
         if (one.shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts) <= kMostShared) return true;
+    return false;
+  }
+  // Warpgroups that take chunks in turn have slots of their own: in a ring whose length their number does not divide, a slot is filled for
+  // others between two turns of a warpgroup, and where that copy is late its wait for the second turn would end at once, with the first.
+  // Two of tokens, since products may still read one when their warpgroup waits for the next.
+  if (one.depth_groups > 1) {
+    for (p.token_slots = kMostSlots - one.depth_groups; p.token_slots >= 2 * one.depth_groups; p.token_slots -= one.depth_groups)
+      for (const int more : {one.depth_groups, 0, -one.depth_groups}) {  // weights come from farther away than tokens
+        p.weight_slots = p.token_slots + more;
+        if (one.shared_bytes(p.weight_slots, p.token_slots, p.chunk_bytes, p.parts) <= kMostShared) return true;
+      }
     return false;
   }
   const int per_chunk = c.tokens * kChunkDepth * 2 / one.token_bytes;  // slots of tokens
@@ -99,7 +111,7 @@ WeightParams params_of(const WeightProblem& problem, const WeightPlan& plan, con
   p.step_shift = std::countr_zero(static_cast<unsigned>(p.step));
   p.integer_offset = w.layout.kind == WeightKind::kInteger && element.is_signed ? 1 << (w.layout.bits - 1) : 0;
   if (w.layout.kind == WeightKind::kFloat) {
-    p.shift = static_cast<std::uint32_t>(stored_mantissa(w.layout.bits) - element.mantissa_bits) & 31u;
+    p.shift = static_cast<std::uint32_t>(w.layout.mantissa - element.mantissa_bits) & 31u;
     p.magnitude = (((1u << (element.bits - 1)) - 1u) << (10 - element.mantissa_bits)) * 0x00010001u;
   }
   p.row_tiles = ceil_div(w.layout.row_chunks, std::max(1, c.row_groups));

@@ -38,8 +38,10 @@ __device__ void produce_weights(const WeightParams& p, const WeightShared<T>& sh
 #pragma unroll
       for (int group = 0; group < T::kRowGroups; ++group) {
         std::byte* to = shared.weights + (at.slot * T::kRowGroups + group) * p.chunk_bytes;
-        if (p.token_tiles == 1) copy_bulk_once(to, from[group], bytes, full);
-        else copy_bulk(to, from[group], bytes, full);
+        if (p.token_tiles == 1)
+          copy_bulk_once(to, from[group], bytes, full);
+        else
+          copy_bulk(to, from[group], bytes, full);
         from[group] += bytes;
       }
     }
@@ -78,14 +80,14 @@ __device__ void consume(const WeightParams& p, const CUtensorMap& y, const Weigh
     const float* factor = p.factors + min(column, (p.row_chunks - 1) * kChunkRows) + consumer.warp * 16 + consumer.lane / 4;
     float factors[2] = {__ldg(factor), __ldg(factor + 8)};
     if (p.mode == ScaleMode::kFold) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        consumer.folds[i] = __ldg(factor + p.row_chunks * kChunkRows + 8 * i);
-        factors[i] /= consumer.folds[i];
-      }
+      const float* fold = factor + p.row_chunks * kChunkRows;
+      const float folds[2] = {__ldg(fold), __ldg(fold + 8)};
+      consumer.set_folds(folds);
+      factors[0] /= folds[0], factors[1] /= folds[1];
     }
     float sums[T::kCount];
     consumer.multiply(sums, piece.count);
+    if (T::kDepthGroups > 1 && !add_depths<T>(shared, consumer.row_group, consumer.depth_group, sums)) continue;
     if (p.partials != nullptr ? share_sums<T>(p, worker, piece, consumer.row_group, sums)
                               : add_partials<T>(p, shared, consumer.row_group, rank, use, sums))
       store_sums<T>(p, y, sums, factors, column, place.token, shared.stores, consumer.row_group);
@@ -124,8 +126,9 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 
   if (threadIdx.x >= T::kConsumerThreads) {
     give_registers<T::kProducerRegisters>();
-    if (threadIdx.x == T::kConsumerThreads) produce_weights<T>(p, shared, worker, rank);
-    if (threadIdx.x == T::kConsumerThreads + 32) produce_tokens<T>(p, x, shared, worker, rank);
+    const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x - T::kConsumerThreads) / 32, 0);
+    if (warp == 0 && is_elected()) produce_weights<T>(p, shared, worker, rank);
+    if (warp == 1 && is_elected()) produce_tokens<T>(p, x, shared, worker, rank);
   } else {
     take_registers<T::kConsumerRegisters>();
     consume<T>(p, y, shared, worker, rank);

@@ -2,9 +2,9 @@
 ///
 /// Streams:  us = start + tiles of a thread block * us of a tile + units of a multiprocessor * us of a unit (four chunks)
 ///           us of a unit = max(decoding, bytes of its weights / what a multiprocessor gets) + a share of the bytes of its tokens
-/// Others:   us = rounds * (chunks of a part * us of a chunk + finish + what parts cost),   rounds = ceil(tiles / workers)
+/// Others:   us = start + rounds * (chunks of a part * us of a chunk + what parts cost),   rounds = ceil(tiles / workers)
 ///           even: rounds = tiles / workers, and what sharing tiles costs
-///           us of a chunk = max(that of the configuration, bytes of its weights / what a multiprocessor gets from memory)
+///           us of a chunk = (that of the configuration + bytes of its weights * some) * less where multiprocessors have nothing to do
 ///
 /// The constants are fitted to measurements on an H200 (docs/kernels/cuda_weight_only.md).
 
@@ -21,14 +21,17 @@ constexpr std::array kConfigs = {
     WeightConfig{"stream_8", 8},
     WeightConfig{"stream_16", 16},
     WeightConfig{"stream_32", 32},
-    WeightConfig{"128x64", 64, 2, false, 0.56},
-    WeightConfig{"128x128", 128, 2, false, 0.715},
-    WeightConfig{"128x256", 256, 2, false, 1.29},
-    WeightConfig{"192x128", 128, 3, false, 1.08},
-    WeightConfig{"128x128_promoted", 128, 2, true, 1.15},
+    WeightConfig{"128x32", 32, 2, false, {0.257, 0.292, 0.44}},
+    WeightConfig{"128x64", 64, 2, false, {0.336, 0.405, 0.526}},
+    WeightConfig{"128x128", 128, 2, false, {0.675, 0.776, 0.951}},
+    WeightConfig{"128x256", 256, 2, false, {1.455, 1.44, 1.492}},
+    WeightConfig{"192x128", 128, 3, false, {0.995, 1.125, 1.333}},
+    WeightConfig{"128x128_promoted", 128, 2, true, {1.27, 1.27, 1.27}},
+    WeightConfig{"256x32", 32, 4, false, {0.507, 0.558, 0.833}},
+    WeightConfig{"256x64", 64, 4, false, {0.64, 0.755, 0.99}},
 };
 
-constexpr int kMultiprocessors = 132;  // of an H200
+constexpr int kMultiprocessors = 132;            // of an H200
 constexpr int kMostParts = 4, kUsefulParts = 2;  // clusters of three and four start late and leave multiprocessors over
 /// Streams: one thread block in half a multiprocessor, two of them, one in all of it.
 struct StreamMode {
@@ -40,10 +43,10 @@ constexpr StreamMode kStreamModes[] = {{false, 1, 1.7, {0.40, 0.52, 0.80}, 0.10,
                                        {false, 2, 2.6, {0.46, 0.47, 0.80}, 0.0, 33000.0},
                                        {true, 1, 3.3, {0.56, 0.60, 0.72}, 0.0, 40000.0}};
 constexpr double kTile = 0.7, kShareOfTokens = 0.2, kMorePasses = 1.3;
-constexpr double kFinish = 1.25, kFinishPerToken = 0.0137, kParts = 1.1, kPartsPerToken = 0.0055, kBytesPerMicrosecond = 34000.0;
+constexpr double kStart = 2.0, kPerByte = 9e-6, kParts = 1.08, kPartsPerToken = 0.011, kLeast = 0.75;  // of a chunk's time, alone
 /// Of even plans: sharing tiles through the workspace, and more where a tile has more than two pieces. They go through all of x at once,
 /// which the second-level cache must hold.
-constexpr double kEven = 1.2, kEvenPerToken = 0.0256, kEvenPerPiece = 2.65, kMostBytesOfX = 40e6;
+constexpr double kEven = 3.46, kEvenPerToken = 0.0127, kEvenPerPiece = 1.04, kMostBytesOfX = 40e6;
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -51,16 +54,15 @@ int tiles_of(const WeightProblem& problem, const WeightConfig& c) {
   return ceil_div(problem.w.layout.row_chunks, c.row_groups) * ceil_div(problem.m, c.tokens);
 }
 
-/// Sums of the other parts lie in shared memory, beside at least two slots of weights and tokens (sm90/weight_main.cuh).
+/// Sums of the other parts lie in shared memory, beside at least two slots of weights and tokens (sm90/weight_main.cuh), four of up to 64
+/// tokens.
 bool leaves_room(const WeightConfig& c, const WeightLayoutInfo& layout, int parts) {
   const int kShared = 227 * 1024, kStores = 4096 + c.row_groups * std::max(8192, c.tokens / 64 * 4096);
-  const int slot = c.row_groups * layout.chunk_bytes() + kChunkDepth * c.tokens * 2;
-  return 2 * slot + (parts - 1) * c.row_groups * c.tokens * 64 * 4 + kStores <= kShared;
+  const int tokens = kChunkDepth * c.tokens * 2, slot = c.row_groups * layout.chunk_bytes() + tokens;
+  return 2 * slot + (c.tokens <= 64 ? 2 * tokens : 0) + (parts - 1) * c.row_groups * c.tokens * 64 * 4 + kStores <= kShared;
 }
 
-bool is_any(const WeightView& w) {
-  return w.layout.kind == WeightKind::kFloat && w.scheme.element.mantissa_bits != stored_mantissa(w.layout.bits);
-}
+bool is_any(const WeightView& w) { return w.layout.kind == WeightKind::kFloat && w.scheme.element.mantissa_bits != w.layout.mantissa; }
 
 /// Streams: scales inside chunks, decoding that is told at run time and zero points along k cost.
 double slower_stream(const WeightView& w) {
@@ -68,14 +70,12 @@ double slower_stream(const WeightView& w) {
   return (inside ? (w.layout.step == 16 ? 1.4 : 1.2) : 1.0) * (is_any(w) ? 1.5 : 1.0) * (w.layout.has_zeros ? 1.25 : 1.0);
 }
 
-/// The others: products of 256 tokens hide most of what scales along k cost.
-double slower_tile(const WeightView& w, const WeightConfig& c) {
-  if (w.layout.scale == ChunkScale::kNone) return c.tokens < 256 && is_any(w) ? 1.15 : 1.0;
-  if (c.promotes) return w.layout.step == 16 ? 1.6 : 1.1;
-  const bool whole = w.layout.step == kChunkDepth;
-  const double any = is_any(w) ? 1.2 : 1.0;
-  if (c.tokens == 256) return (whole ? 1.16 : 1.07) * any;
-  return (c.tokens == 64 ? (whole ? 1.36 : 1.75) : (whole ? 1.23 : 1.34)) * any;
+/// The others: us of a chunk, all multiprocessors at work.
+double chunk_microseconds(const WeightView& w, const WeightConfig& c) {
+  const bool has_scales = w.layout.scale != ChunkScale::kNone;
+  const double cost = !has_scales ? c.cost.rows : (w.layout.step == kChunkDepth ? c.cost.chunks : c.cost.inside);
+  const double any = is_any(w) && (has_scales || c.tokens < 256) ? 1.17 : 1.0, promoted = c.promotes && w.layout.step == 16 ? 1.45 : 1.0;
+  return cost * any * promoted + kPerByte * c.row_groups * w.layout.chunk_bytes();
 }
 
 /// What is dealt to thread blocks: groups of 32 rows where a tile has one, else of 64.
@@ -168,11 +168,11 @@ double estimate_weight_plan(const WeightProblem& problem, const WeightPlan& plan
   if (c.is_stream()) return estimate_stream(problem, c, plan, kMultiprocessors);
   const WeightLayoutInfo& layout = problem.w.layout;
   const double rounds = plan.is_even ? static_cast<double>(plan.tiles) / plan.workers : ceil_div(plan.tiles, plan.workers);
-  const double chunk =
-      std::max(c.chunk_microseconds * slower_tile(problem.w, c), c.row_groups * layout.chunk_bytes() / kBytesPerMicrosecond);
-  const double finish = kFinish + kFinishPerToken * c.tokens + (plan.parts > 1 ? kParts + kPartsPerToken * c.tokens : 0.0);
+  const double busy = std::min(1.0, static_cast<double>(plan.workers * plan.parts) / kMultiprocessors);
+  const double chunk = chunk_microseconds(problem.w, c) * (kLeast + (1.0 - kLeast) * busy);
   const double pieces = std::max(0.0, static_cast<double>(plan.workers) / plan.tiles - 1.0);
-  return rounds * ceil_div(layout.depth_chunks, plan.parts) * chunk + std::ceil(rounds) * finish +
+  return kStart + rounds * ceil_div(layout.depth_chunks, plan.parts) * chunk +
+         (plan.parts > 1 ? rounds * (kParts + kPartsPerToken * c.tokens) : 0.0) +
          (plan.is_even ? kEven + kEvenPerToken * c.tokens + kEvenPerPiece * pieces : 0.0);
 }
 
@@ -181,6 +181,8 @@ WeightPlan choose_weight_plan(const WeightProblem& problem, int multiprocessors)
   double lowest = 0.0;
   for (int config = 0; config < static_cast<int>(kConfigs.size()); ++config) {
     if (!has_weight_config(problem, config)) continue;
+    constexpr int kFewRows = 16;  // which streams are for
+    if (problem.m <= kFewRows && !kConfigs[static_cast<std::size_t>(config)].is_stream()) continue;
     for (int parts = 0; parts <= kUsefulParts; ++parts) {  // 0: even
       const WeightPlan plan =
           parts == 0 ? make_even_plan(problem, config, multiprocessors) : make_weight_plan(problem, config, parts, multiprocessors);

@@ -27,8 +27,8 @@ struct WeightParams {
   int scale_offset, zero_offset;  ///< inside a chunk; zero_offset 0: none
   ChunkScale scale;
   int step, step_shift;  ///< columns that share a scale, and their logarithm
-  ScaleMode mode;      ///< of tiles of 64 tokens and more
-  int integer_offset;  ///< of signed integers: 2^(bits-1)
+  ScaleMode mode;        ///< of tiles of 64 tokens and more
+  int integer_offset;    ///< of signed integers: 2^(bits-1)
   std::uint32_t shift, magnitude;
   int row_tiles, token_tiles, band, workers, parts;
   int weight_slots, token_slots;
@@ -37,35 +37,37 @@ struct WeightParams {
   /// null.
   float4* partials;
   unsigned long long *partials_there, nonce;
-  bool box_stores;    ///< y is stored in boxes of 64 columns x 32 rows
+  bool box_stores;  ///< y is stored in boxes of 64 columns x 32 rows
   // Streams (weight_stream.cuh), whose slots are weight_slots:
-  bool plain_stores;  ///< 16-bit y, nothing added to it
+  bool plain_stores;               ///< 16-bit y, nothing added to it
   int grain, grains, more_grains;  ///< groups of 32 rows that are dealt together; of them each thread block's, and how many have one more
-  int wide, wide_shift, depth;  ///< groups of a tile, their logarithm, and chunks along k of a unit: 8 / wide
-  int slot_bytes;     ///< four chunks
-  int box_rows, token_bytes;  ///< rows of x in a slot, and their bytes
+  int wide, wide_shift, depth;     ///< groups of a tile, their logarithm, and chunks along k of a unit: 8 / wide
+  int slot_bytes;                  ///< four chunks
+  int box_rows, token_bytes;       ///< rows of x in a slot, and their bytes
   WeightEpilogue epilogue;
   void* y;
   std::int64_t y_pitch;
 };
 
 /// What is known when a kernel is compiled.
-template <class Decoder_, bool kBf16_, int kTokens_, int kRowGroups_ = 2, bool kPromotes_ = false>
+template <class Decoder_, bool kBf16_, int kTokens_, int kRowGroups_ = 2, bool kPromotes_ = false, int kDepthGroups_ = 1>
 struct WeightTile {
   using Decode = Decoder_;
   static constexpr bool kBf16 = kBf16_;
   static constexpr int kTokens = kTokens_, kRowGroups = kRowGroups_, kBits = Decode::kBits;
-  static constexpr int kConsumerThreads = kRowGroups * 128, kThreads = kConsumerThreads + 128;
-  static constexpr int kCount = kTokens / 2;          ///< accumulators of a thread
+  static constexpr int kDepthGroups = kDepthGroups_;  ///< of warpgroups: they take chunks along k in turn, and add up at the end
+  static constexpr bool kInTurn = kRowGroups * kDepthGroups == 4;  ///< four warpgroups, which decode and multiply in turn
+  static constexpr int kConsumerThreads = kRowGroups * kDepthGroups * 128, kThreads = kConsumerThreads + 128;
+  static constexpr int kCount = kTokens / 2;     ///< accumulators of a thread
   static constexpr bool kPromotes = kPromotes_;  ///< takes ScaleMode::kInside, and nothing else
-  static constexpr int kTokenDepth = kTokens == 128 && kRowGroups == 2 ? kChunkDepth : 64;  ///< columns of a slot of tokens
+  static constexpr int kTokenDepth = kInTurn || (kTokens == 128 && kRowGroups == 2) ? kChunkDepth : 64;  ///< of a slot of tokens
   static constexpr int kTokenBytes = kTokens * kTokenDepth * 2;
-  static constexpr int kStorePieces = kTokens / 64;  ///< of 32 tokens x 64 columns that leave together
+  static constexpr int kStorePieces = std::max(1, kTokens / 64);                ///< of 32 tokens x 64 columns that leave together
   static constexpr int kGroupStoreBytes = std::max(kStorePieces * 4096, 8192);  ///< of a warpgroup; 8192: a piece in fp32
   static constexpr int kStoreBytes = kRowGroups * kGroupStoreBytes;
   static constexpr int kPartialBytes = kTokens * 64 * 4;  ///< a warpgroup's sums
   static constexpr int kEntryRegisters = 65536 / kThreads / 8 * 8;
-  static constexpr int kProducerRegisters = kRowGroups == 2 ? 40 : 32;
+  static constexpr int kProducerRegisters = kRowGroups * kDepthGroups == 2 ? 40 : 32;
   static constexpr int kConsumerRegisters = (kEntryRegisters * kThreads - kProducerRegisters * 128) / kConsumerThreads / 8 * 8;
   static_assert(kConsumerRegisters * kConsumerThreads + kProducerRegisters * 128 <= kEntryRegisters * kThreads);
 
@@ -104,6 +106,11 @@ struct RingPlace {
   unsigned parity = 0;
   __device__ void advance(int slots) {
     if (++slot == slots) slot = 0, parity ^= 1u;
+  }
+  /// By several places, no more than there are slots.
+  __device__ void advance(int slots, int by) {
+    slot += by;
+    if (slot >= slots) slot -= slots, parity ^= 1u;
   }
 };
 
