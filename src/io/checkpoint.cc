@@ -74,6 +74,10 @@ void check_index(const Checkpoint::State& state) {
 
 bool says_narrow(const std::string& config, const fs::path& path) {
   if (config.empty()) return false;
+  if (config.find("narrow") == std::string::npos && config.find('\\') == std::string::npos) {  // no name and nothing that could spell it
+    io::check_json(config, path);
+    return false;
+  }
   const io::Json json = io::parse_json(config, path);
   if (!json.is_object() || !json.contains("quantization_config")) return false;
   const io::Json& quantization = json.at("quantization_config");

@@ -106,8 +106,10 @@ void check(std::string_view text, const std::filesystem::path& path, Check&& che
 
 }  // namespace
 
+void check_json(std::string_view text, const std::filesystem::path& path) { check(text, path, Check{}); }
+
 Json parse_json(std::string_view text, const std::filesystem::path& path) {
-  check(text, path, Check{});
+  check_json(text, path);
   return Json::parse(text.begin(), text.end());
 }
 

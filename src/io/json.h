@@ -24,6 +24,8 @@ std::int64_t whole_number(const Json& array, std::size_t index);
 /// Throws CorruptFile naming the path and the offset: broken JSON, a byte-order mark, a NUL, a key twice in one object,
 /// or more than 64 levels.
 Json parse_json(std::string_view text, const std::filesystem::path& path);
+/// Throws as parse_json does, and builds nothing.
+void check_json(std::string_view text, const std::filesystem::path& path);
 /// The same, and no object may have more than 32768 keys.
 OrderedJson parse_ordered_json(std::string_view text, const std::filesystem::path& path);
 

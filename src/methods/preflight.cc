@@ -69,7 +69,7 @@ void check_not_quantized(const Checkpoint& input) {
   const auto quantization = json.find("quantization_config");
   if (quantization == json.end() || quantization->is_null()) return;
   const std::string method = quantization->is_object() && quantization->contains("quant_method") && quantization->at("quant_method").is_string()
-                                 ? quantization->at("quant_method").get<std::string>()
+                                 ? quantization->at("quant_method").get_ref<const std::string&>()
                                  : "an unknown method";
   throw InvalidArgument(fmt::format("{} is already quantized by {}; use its unquantized source", input.directory().string(), io::in_quotes(method)));
 }
