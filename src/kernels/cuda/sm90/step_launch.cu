@@ -17,10 +17,10 @@ constexpr int kTwinBytes = 6144;
 /// Bytes of weights that are under way at most, where holds_back.
 constexpr int kAheadBytes = 73728;
 
-/// Whether fewer weights than the ring holds are under way: as measured, formats of 5 to 8 bits and plain integers of 4 want that, the
+/// Whether fewer weights than the ring holds are under way: as measured, formats of 6 to 8 bits and plain integers of 4 want that, the
 /// others all of the ring.
 bool holds_back(const StepEncoding& e) {
-  return (e.bits >= 5 && e.bits <= 8) || (e.bits == 4 && e.kind == WeightKind::kInteger && has_plain_scales(e));
+  return (e.bits >= 6 && e.bits <= 8) || (e.bits == 4 && e.kind == WeightKind::kInteger && has_plain_scales(e));
 }
 
 constexpr auto kLists = {step_integers, step_integers_wide, step_floats, step_floats_wide, step_dense};
