@@ -22,7 +22,9 @@
 namespace narrow::bench {
 namespace {
 
-double seconds_since(std::chrono::steady_clock::time_point begin) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); }
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
 
 #if defined(__x86_64__)
 /// Twelve independent sums in registers; every step has its own operand, so that nothing is shared between them.
@@ -63,13 +65,24 @@ double popcount_peak(int) { return 0.0; }
 
 void run_size(std::int64_t size, int threads, double peak) {
   const std::int64_t words = size / 32;
-  const Tensor a = Tensor::empty(DType::kU32, {size, words}), w = Tensor::empty(DType::kU32, {size, words}), y = Tensor::empty(DType::kF32, {size, size});
+  const Tensor a = Tensor::empty(DType::kU32, {size, words}), w = Tensor::empty(DType::kU32, {size, words}),
+               y = Tensor::empty(DType::kF32, {size, size});
   const Tensor scales = Tensor::empty(DType::kF32, {size});
   std::mt19937 generator(1);
-  for (std::int64_t i = 0; i < a.size(); ++i) a.as<std::uint32_t>()[i] = static_cast<std::uint32_t>(generator()), w.as<std::uint32_t>()[i] = static_cast<std::uint32_t>(generator());
+  for (std::int64_t i = 0; i < a.size(); ++i)
+    a.as<std::uint32_t>()[i] = static_cast<std::uint32_t>(generator()), w.as<std::uint32_t>()[i] = static_cast<std::uint32_t>(generator());
   std::fill_n(scales.as<float>(), size, 0.5f);
-  const BinaryProblem problem{.m = size, .n = size, .k = size, .words = words, .a = a.as<std::uint32_t>(), .a_stride = words, .w = w.as<std::uint32_t>(),
-                              .a_scales = scales.as<float>(), .w_scales = scales.as<float>(), .y = y.data(), .y_stride = size};
+  const BinaryProblem problem{.m = size,
+                              .n = size,
+                              .k = size,
+                              .words = words,
+                              .a = a.as<std::uint32_t>(),
+                              .a_stride = words,
+                              .w = w.as<std::uint32_t>(),
+                              .a_scales = scales.as<float>(),
+                              .w_scales = scales.as<float>(),
+                              .y = y.data(),
+                              .y_stride = size};
   for (const BinaryKernel& kernel : binary_kernels()) {
     if (kernel.isa == Isa::kScalar || !cpu_supports(kernel.isa)) continue;
     double best = 1e30;

@@ -33,7 +33,8 @@ void copy_around_caches(std::byte* to, const std::byte* from, std::size_t bytes)
 /// Writes alone, as copy_around_caches writes.
 void fill_around_caches(std::byte* to, const std::byte*, std::size_t bytes) {
 #if defined(__x86_64__)
-  for (std::size_t i = 0; i < bytes; i += 16) _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), _mm_set1_epi32(0x3F800000));  // zeros are faster
+  for (std::size_t i = 0; i < bytes; i += 16)
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), _mm_set1_epi32(0x3F800000));  // zeros are faster
   _mm_sfence();
 #else
   std::memset(to, 1, bytes);
@@ -55,7 +56,9 @@ double seconds_on_all_threads(Copy copy, std::byte* to, const std::byte* from, s
 
 }  // namespace
 
-double copy_seconds(std::byte* to, const std::byte* from, std::size_t bytes) { return seconds_on_all_threads(copy_around_caches, to, from, bytes); }
+double copy_seconds(std::byte* to, const std::byte* from, std::size_t bytes) {
+  return seconds_on_all_threads(copy_around_caches, to, from, bytes);
+}
 
 double fill_seconds(std::byte* to, std::size_t bytes) { return seconds_on_all_threads(fill_around_caches, to, to, bytes); }
 

@@ -39,9 +39,12 @@ static __global__ void fill(std::uint16_t* out, std::int64_t count, std::uint32_
     state ^= state >> 13;
     state *= 3266489917u;
     state ^= state >> 16;
-    if (kind == 0 && i % 2 == 0) out[i] = static_cast<std::uint16_t>(state);  // the low half of an fp32
-    else if (kind == 1) out[i] = static_cast<std::uint16_t>((state & 0x83FFu) | (0x2800u + (state >> 16) % 0x1800u));
-    else out[i] = static_cast<std::uint16_t>((state & 0x807Fu) | (0x3E00u + (state >> 16) % 0x200u));
+    if (kind == 0 && i % 2 == 0)
+      out[i] = static_cast<std::uint16_t>(state);  // the low half of an fp32
+    else if (kind == 1)
+      out[i] = static_cast<std::uint16_t>((state & 0x83FFu) | (0x2800u + (state >> 16) % 0x1800u));
+    else
+      out[i] = static_cast<std::uint16_t>((state & 0x807Fu) | (0x3E00u + (state >> 16) % 0x200u));
   }
 }
 
@@ -64,10 +67,14 @@ struct BenchOptions {
   static BenchOptions of(int argc, char** argv) {
     BenchOptions options;
     for (int i = 1; i < argc; ++i) {
-      if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) options.json = argv[++i];
-      else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) options.only = argv[++i];
-      else if (std::strcmp(argv[i], "--kernel") == 0 && i + 1 < argc) options.kernel = argv[++i];
-      else if (std::strcmp(argv[i], "--quick") == 0) options.quick = true;
+      if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc)
+        options.json = argv[++i];
+      else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc)
+        options.only = argv[++i];
+      else if (std::strcmp(argv[i], "--kernel") == 0 && i + 1 < argc)
+        options.kernel = argv[++i];
+      else if (std::strcmp(argv[i], "--quick") == 0)
+        options.quick = true;
     }
     return options;
   }
@@ -134,8 +141,7 @@ class Bench {
       const Result& r = results_[i];
       out << "  {\"kernel\": \"" << r.name << "\", \"shape\": \"" << r.shape << "\", \"us\": " << r.microseconds
           << ", \"tb_per_s\": " << r.terabytes << ", \"share_of_copy\": " << r.terabytes / copy_ << ", \"target_tb_per_s\": " << r.target
-          << ", \"triton_tb_per_s\": " << r.peer << "}"
-          << (i + 1 < results_.size() ? "," : "") << "\n";
+          << ", \"triton_tb_per_s\": " << r.peer << "}" << (i + 1 < results_.size() ? "," : "") << "\n";
     }
     out << "]\n";
   }

@@ -22,8 +22,8 @@ using namespace narrow;
 using bench::TimedGraph;
 
 constexpr double kRotation = 256.0 * 1048576.0;
-constexpr const char* kSchemes[] = {"int8:row", "fp8_e4m3:row", "fp6_e3m2:row", "fp5_e2m2:row",       "fp4_e2m1:row", "int4:block128",
-                                    "int4:row", "fp3_e2m0:row", "mxfp4",        "nvfp4",              "msfp12",       "int4:block128:asym",
+constexpr const char* kSchemes[] = {"int8:row",     "fp8_e4m3:row", "fp6_e3m2:row", "fp5_e2m2:row", "fp4_e2m1:row", "int4:block128",
+                                    "int4:row",     "fp3_e2m0:row", "mxfp4",        "nvfp4",        "msfp12",       "int4:block128:asym",
                                     "fp6_e2m3:row", "fp5_e3m1:row", "fp4_e3m0:row", "fp8_e5m2:row", "mxfp8_e4m3"};
 struct Sizes {
   std::int64_t n, k;
@@ -178,14 +178,18 @@ int main(int argc, char** argv) {
   std::vector<std::int64_t> rows(std::begin(kRows), std::end(kRows));
   bool bf16 = false;
   for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) json = argv[++i];
-    else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
-    else if (std::strcmp(argv[i], "--schemes") == 0 && i + 1 < argc) schemes = split(argv[++i]);
+    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc)
+      json = argv[++i];
+    else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc)
+      only = argv[++i];
+    else if (std::strcmp(argv[i], "--schemes") == 0 && i + 1 < argc)
+      schemes = split(argv[++i]);
     else if (std::strcmp(argv[i], "--rows") == 0 && i + 1 < argc) {
       rows.clear();
       for (const std::string& m : split(argv[++i])) rows.push_back(std::stol(m));
       std::sort(rows.begin(), rows.end());
-    } else if (std::strcmp(argv[i], "--bf16") == 0) bf16 = true;
+    } else if (std::strcmp(argv[i], "--bf16") == 0)
+      bf16 = true;
   }
   if (narrow::cuda::device_count() == 0) {
     std::puts("no CUDA device: nothing is measured");

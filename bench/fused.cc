@@ -87,8 +87,8 @@ int run(Options options) {
   nlohmann::json json = nlohmann::json::array();
   for (const int threads : options.threads) {
     omp_set_num_threads(threads);
-    fmt::print("[{}, {}], {} threads, codes in layout {}; bytes read and written, of a copy's that ran in between\n", options.rows, options.cols,
-               threads, options.layout);
+    fmt::print("[{}, {}], {} threads, codes in layout {}; bytes read and written, of a copy's that ran in between\n", options.rows,
+               options.cols, threads, options.layout);
     fmt::print("{:<14} {:<5} {:<18} {:>8} {:>8} {:>8} {:>9}\n", "op", "x", "scheme", "ms", "GB/s", "copy", "of copy");
     for (const DType dtype : {DType::kBf16, DType::kF32}) {
       const Tensor x = filled(dtype, {options.rows, options.cols}, 1), other = filled(dtype, {options.rows, options.cols}, 2);
@@ -98,23 +98,33 @@ int run(Options options) {
         for (const char* scheme : {"int8:row", "fp8_e4m3:block128"}) {
           FusedInput input{.op = operation.op, .x = x};
           if (operation.reads == 2) input.other = other;
-          if (operation.op == FusedOp::kLayerNorm || operation.op == FusedOp::kRmsNorm || operation.op == FusedOp::kAddRmsNorm) input.weight = weight;
+          if (operation.op == FusedOp::kLayerNorm || operation.op == FusedOp::kRmsNorm || operation.op == FusedOp::kAddRmsNorm)
+            input.weight = weight;
           QuantizedTensor q;
           LaidOutTensor laid;
           const Times times(options.repeat, x, copied, [&] {
-            layout == Layout::kRow ? fused_quantize(input, Scheme::parse(scheme), q) : fused_quantize(input, Scheme::parse(scheme), layout, laid);
+            layout == Layout::kRow ? fused_quantize(input, Scheme::parse(scheme), q)
+                                   : fused_quantize(input, Scheme::parse(scheme), layout, laid);
           });
           const double codes = static_cast<double>(layout == Layout::kRow ? q.byte_size() : laid.codes.size() + laid.scales.size());
           const double bytes = static_cast<double>(x.byte_size()) * (operation.reads + operation.writes) + codes;
-          const double seconds = typical(times.work, options.best), rate = bytes / seconds * 1e-9, copy = 1e-9 / typical(times.copy, options.best);
+          const double seconds = typical(times.work, options.best), rate = bytes / seconds * 1e-9,
+                       copy = 1e-9 / typical(times.copy, options.best);
           std::vector<double> ratios;
           for (std::size_t i = 0; i < times.work.size(); ++i) ratios.push_back(bytes * times.copy[i] / times.work[i]);
           const double share = options.best ? rate / copy : typical(ratios, false);
-          fmt::print("{:<14} {:<5} {:<18} {:>8.2f} {:>8.1f} {:>8.1f} {:>8.0f}%\n", operation.name, name_of(dtype), scheme, seconds * 1e3, rate, copy,
-                     share * 100.0);
+          fmt::print("{:<14} {:<5} {:<18} {:>8.2f} {:>8.1f} {:>8.1f} {:>8.0f}%\n", operation.name, name_of(dtype), scheme, seconds * 1e3,
+                     rate, copy, share * 100.0);
           std::fflush(stdout);
-          json.push_back({{"op", operation.name}, {"x", name_of(dtype)}, {"scheme", scheme}, {"threads", threads}, {"seconds", seconds}, {"gb_per_s", rate},
-                          {"copy_gb_per_s", copy}, {"of_copy", share}, {"layout", options.layout}});
+          json.push_back({{"op", operation.name},
+                          {"x", name_of(dtype)},
+                          {"scheme", scheme},
+                          {"threads", threads},
+                          {"seconds", seconds},
+                          {"gb_per_s", rate},
+                          {"copy_gb_per_s", copy},
+                          {"of_copy", share},
+                          {"layout", options.layout}});
         }
     }
   }

@@ -44,7 +44,7 @@ struct Workload {
 };
 
 const std::vector<Shape3> kSquare{{1024, 1024, 1024}, {2048, 2048, 2048}, {4096, 4096, 4096}};
-const std::vector<Shape3> kServing{{1, 4096, 4096}, {8, 4096, 4096}, {32, 4096, 4096}, {128, 4096, 4096},
+const std::vector<Shape3> kServing{{1, 4096, 4096},  {8, 4096, 4096},  {32, 4096, 4096},  {128, 4096, 4096},
                                    {1, 11008, 4096}, {8, 11008, 4096}, {32, 11008, 4096}, {128, 11008, 4096}};
 const std::vector<Shape3> kDecode{{1, 4096, 4096}, {1, 11008, 4096}};
 const std::vector<Shape3> kBatch{{16, 4096, 4096}, {64, 4096, 4096}, {512, 4096, 4096}};
@@ -55,12 +55,14 @@ std::vector<Shape3> join(std::vector<Shape3> a, const std::vector<Shape3>& b) {
 }
 
 std::vector<Workload> workloads() {
-  std::vector<Workload> list{{"fp32", "", join(kDecode, kBatch)}, {"int8:row", "int8:row", join(join(kSquare, kServing), kBatch)},
+  std::vector<Workload> list{{"fp32", "", join(kDecode, kBatch)},
+                             {"int8:row", "int8:row", join(join(kSquare, kServing), kBatch)},
                              {"int4:block128", "int8:row", join(kDecode, kBatch)}};
-  for (const char* weight : {"int8:row", "fp8_e4m3:row", "int4:block128", "fp6_e3m2:row", "fp5_e2m2:row", "fp4_e2m1:row", "fp3_e2m0:row", "nvfp4", "mxfp4",
-                             "msfp12", "int3:block128", "int2:block128", "int1:row"})
+  for (const char* weight : {"int8:row", "fp8_e4m3:row", "int4:block128", "fp6_e3m2:row", "fp5_e2m2:row", "fp4_e2m1:row", "fp3_e2m0:row",
+                             "nvfp4", "mxfp4", "msfp12", "int3:block128", "int2:block128", "int1:row"})
     list.push_back({weight, "", kDecode});
-  for (const char* weight : {"bf16", "fp8_e5m2:row", "int4:block128:asym", "nf4:block64", "mxfp8_e4m3", "mxfp6_e3m2", "msfp16"}) list.push_back({weight, "", {kDecode[0]}});
+  for (const char* weight : {"bf16", "fp8_e5m2:row", "int4:block128:asym", "nf4:block64", "mxfp8_e4m3", "mxfp6_e3m2", "msfp16"})
+    list.push_back({weight, "", {kDecode[0]}});
   for (const char* weight : {"int8:row", "fp8_e4m3:row", "int4:block128", "fp6_e3m2:row", "fp4_e2m1:row", "nvfp4", "mxfp4", "msfp12"})
     list.push_back({weight, "", {kBatch[1], kBatch[2]}});
   return list;
@@ -116,8 +118,8 @@ struct Result {
   int threads = 1;
   double seconds = 0.0, gops = 0.0, gbytes = 0.0, share = 0.0;
   const char* limit = "";
-  double openblas = 0.0, onednn = 0.0;   ///< ratio of speeds, 0 where not measured
-  double dynamic = 0.0;                  ///< time with the activations' quantization over the time without
+  double openblas = 0.0, onednn = 0.0;  ///< ratio of speeds, 0 where not measured
+  double dynamic = 0.0;                 ///< time with the activations' quantization over the time without
 };
 
 class Bench {
@@ -129,10 +131,11 @@ class Bench {
       omp_set_num_threads(threads);
       limits_ = measure_limits(threads);
       if (!settings_.json)
-        fmt::print("{} thread{}: read {:.1f} GB/s, VNNI {:.0f} GOP/s, FMA {:.0f} GFLOP/s\n"
-                   "{:<36} {:<18} {:>18} {:>10} {:>8} {:>8} {:>12} {:>9} {:>8} {:>8}\n", threads,
-                   threads == 1 ? "" : "s", limits_.read, limits_.vnni, limits_.fma, "row", "weight", "m x n x k", "us", "GB/s", "GOP/s", "of limit",
-                   "xOpenBLAS", "xoneDNN", "dynamic");
+        fmt::print(
+            "{} thread{}: read {:.1f} GB/s, VNNI {:.0f} GOP/s, FMA {:.0f} GFLOP/s\n"
+            "{:<36} {:<18} {:>18} {:>10} {:>8} {:>8} {:>12} {:>9} {:>8} {:>8}\n",
+            threads, threads == 1 ? "" : "s", limits_.read, limits_.vnni, limits_.fma, "row", "weight", "m x n x k", "us", "GB/s", "GOP/s",
+            "of limit", "xOpenBLAS", "xoneDNN", "dynamic");
       for (const Workload& workload : workloads()) {
         const std::string name = fmt::format("{}/{}", workload.weight, workload.activation);
         if (!settings_.only.empty() && name.find(settings_.only) == std::string::npos) continue;
@@ -140,7 +143,8 @@ class Bench {
         if (!settings_.shapes.empty()) shapes.clear();
         for (const auto& [m, n, k] : settings_.shapes) shapes.push_back({m, n, k});
         for (const Shape3& shape : shapes)
-          if (!settings_.quick || (shape.n <= 4096 && shape.m * shape.n * shape.k <= (std::int64_t{1} << 33))) measure(workload, shape, threads);
+          if (!settings_.quick || (shape.n <= 4096 && shape.m * shape.n * shape.k <= (std::int64_t{1} << 33)))
+            measure(workload, shape, threads);
       }
     }
     if (settings_.json) fmt::print("{}\n", json_.dump(1));
@@ -150,7 +154,8 @@ class Bench {
   void measure(const Workload& workload, const Shape3& shape, int threads) {
     const PreparedWeight one = random_weight(workload.weight, shape.n, shape.k);
     // At small m the weights rotate through more memory than the caches hold.
-    const std::size_t copies = shape.m <= 32 ? std::max<std::size_t>(2, (std::size_t{160} << 20) / std::max<std::size_t>(1, one.codes.size())) : 1;
+    const std::size_t copies =
+        shape.m <= 32 ? std::max<std::size_t>(2, (std::size_t{160} << 20) / std::max<std::size_t>(1, one.codes.size())) : 1;
     std::vector<PreparedWeight> weights{one};
     for (std::size_t i = 1; i < copies; ++i) weights.push_back(random_weight(workload.weight, shape.n, shape.k));
     const Tensor x = random_tensor({shape.m, shape.k}, 5), bias = random_tensor({shape.n}, 6);
@@ -202,16 +207,28 @@ class Bench {
     r.limit = reads ? "read" : (integers ? "VNNI" : "FMA");
     r.share = (reads ? read_time : compute_time) / seconds;
     if (settings_.peers || shape.m > 1) r.openblas = openblas_time(shape.m, shape.n, shape.k, threads, settings_.best) / seconds;
-    if (settings_.peers && integers && std::strncmp(workload.weight, "int8", 4) == 0) r.onednn = onednn_int8_time(shape.m, shape.n, shape.k, threads, settings_.best) / seconds;
+    if (settings_.peers && integers && std::strncmp(workload.weight, "int8", 4) == 0)
+      r.onednn = onednn_int8_time(shape.m, shape.n, shape.k, threads, settings_.best) / seconds;
     print(r);
   }
 
   void print(const Result& r) {
     if (settings_.json) {
-      json_.push_back({{"row", r.kernel}, {"weight", r.weight}, {"activation", r.activation}, {"m", r.shape.m}, {"n", r.shape.n}, {"k", r.shape.k},
-                       {"threads", r.threads}, {"seconds", r.seconds}, {"gops", r.gops}, {"weight_gb_s", r.gbytes},
-                       {"read_gb_s", limits_.read}, {"limit", r.limit}, {"share", r.share},
-                       {"x_openblas", r.openblas}, {"x_onednn", r.onednn},
+      json_.push_back({{"row", r.kernel},
+                       {"weight", r.weight},
+                       {"activation", r.activation},
+                       {"m", r.shape.m},
+                       {"n", r.shape.n},
+                       {"k", r.shape.k},
+                       {"threads", r.threads},
+                       {"seconds", r.seconds},
+                       {"gops", r.gops},
+                       {"weight_gb_s", r.gbytes},
+                       {"read_gb_s", limits_.read},
+                       {"limit", r.limit},
+                       {"share", r.share},
+                       {"x_openblas", r.openblas},
+                       {"x_onednn", r.onednn},
                        {"dynamic", r.dynamic}});
       return;
     }
@@ -234,15 +251,20 @@ int main(int argc, char** argv) {
   narrow::bench::Settings settings;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (word == "--quick") settings.quick = true;
-    else if (word == "--best") settings.best = true;
-    else if (word == "--peers") settings.peers = true;
-    else if (word == "--json") settings.json = true;
+    if (word == "--quick")
+      settings.quick = true;
+    else if (word == "--best")
+      settings.best = true;
+    else if (word == "--peers")
+      settings.peers = true;
+    else if (word == "--json")
+      settings.json = true;
     else if (word == "--threads" && i + 1 < argc) {
       settings.threads.clear();
       for (const char* p = argv[++i]; *p != '\0'; ++p)
         if (*p >= '1' && *p <= '9') settings.threads.push_back(*p - '0');
-    } else if (word == "--only" && i + 1 < argc) settings.only = argv[++i];
+    } else if (word == "--only" && i + 1 < argc)
+      settings.only = argv[++i];
     else if (long m = 0, n = 0, k = 0; word == "--shape" && i + 1 < argc && std::sscanf(argv[i + 1], "%ldx%ldx%ld", &m, &n, &k) == 3) {
       settings.shapes.push_back({m, n, k});
       ++i;

@@ -38,7 +38,9 @@ template <typename Work>
 }
 
 /// Weights rotate beyond the cache at small m, as for our own rows.
-[[maybe_unused]] int copies_for(std::int64_t m, std::int64_t bytes) { return m <= 32 ? static_cast<int>(std::max<std::int64_t>(2, (160 << 20) / bytes)) : 1; }
+[[maybe_unused]] int copies_for(std::int64_t m, std::int64_t bytes) {
+  return m <= 32 ? static_cast<int>(std::max<std::int64_t>(2, (160 << 20) / bytes)) : 1;
+}
 
 }  // namespace
 
@@ -49,11 +51,15 @@ double openblas_time(std::int64_t m, std::int64_t n, std::int64_t k, int threads
   if (!fresh) return place->second;
   openblas_set_num_threads(threads);
   const int copies = copies_for(m, n * k * 4);
-  std::vector<float> x(static_cast<std::size_t>(m * k), 0.5f), w(static_cast<std::size_t>(n * k * copies), 0.25f), y(static_cast<std::size_t>(m * n));
-  return place->second = typical_time([&](int i) {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<int>(m), static_cast<int>(n), static_cast<int>(k), 1.0f, x.data(),
-                static_cast<int>(k), w.data() + (i % copies) * n * k, static_cast<int>(k), 0.0f, y.data(), static_cast<int>(n));
-  }, best);
+  std::vector<float> x(static_cast<std::size_t>(m * k), 0.5f), w(static_cast<std::size_t>(n * k * copies), 0.25f),
+      y(static_cast<std::size_t>(m * n));
+  return place->second = typical_time(
+             [&](int i) {
+               cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<int>(m), static_cast<int>(n), static_cast<int>(k), 1.0f,
+                           x.data(), static_cast<int>(k), w.data() + (i % copies) * n * k, static_cast<int>(k), 0.0f, y.data(),
+                           static_cast<int>(n));
+             },
+             best);
 #else
   static_cast<void>(std::tie(m, n, k, threads, best));
   return 0.0;
@@ -70,7 +76,8 @@ double onednn_int8_time(std::int64_t m, std::int64_t n, std::int64_t k, int thre
   stream queue(cpu);
   using tag = memory::format_tag;
   using type = memory::data_type;
-  const memory::desc x_desc({m, k}, type::s8, tag::ab), w_any({k, n}, type::s8, tag::any), y_desc({m, n}, type::f32, tag::ab), bias_desc({1, n}, type::f32, tag::ab);
+  const memory::desc x_desc({m, k}, type::s8, tag::ab), w_any({k, n}, type::s8, tag::any), y_desc({m, n}, type::f32, tag::ab),
+      bias_desc({1, n}, type::f32, tag::ab);
   primitive_attr attributes;
   attributes.set_output_scales(1 << 1, std::vector<float>(static_cast<std::size_t>(n), 0.01f));
   const matmul::primitive_desc description(matmul::desc(x_desc, w_any, bias_desc, y_desc), attributes, cpu);
@@ -88,10 +95,15 @@ double onednn_int8_time(std::int64_t m, std::int64_t n, std::int64_t k, int thre
   std::fill_n(static_cast<float*>(bias.get_data_handle()), n, 1.0f);
   queue.wait();
   const matmul product(description);
-  return place->second = typical_time([&](int i) {
-    product.execute(queue, {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, weights[static_cast<std::size_t>(i % copies)]}, {DNNL_ARG_BIAS, bias}, {DNNL_ARG_DST, y}});
-    queue.wait();
-  }, best);
+  return place->second = typical_time(
+             [&](int i) {
+               product.execute(queue, {{DNNL_ARG_SRC, x},
+                                       {DNNL_ARG_WEIGHTS, weights[static_cast<std::size_t>(i % copies)]},
+                                       {DNNL_ARG_BIAS, bias},
+                                       {DNNL_ARG_DST, y}});
+               queue.wait();
+             },
+             best);
 #else
   static_cast<void>(std::tie(m, n, k, threads, best));
   return 0.0;

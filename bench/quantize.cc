@@ -29,7 +29,8 @@ struct Options {
   int threads = 2, repeat = 9;
   bool quick = false;
   std::string cpu, json;
-  std::vector<std::string> schemes{"int8:row", "int8:block128", "fp8_e4m3:row", "fp8_e4m3:block128", "fp6_e3m2:row", "int4:block128", "msfp12", "nvfp4"};
+  std::vector<std::string> schemes{"int8:row",     "int8:block128", "fp8_e4m3:row", "fp8_e4m3:block128",
+                                   "fp6_e3m2:row", "int4:block128", "msfp12",       "nvfp4"};
 };
 
 struct Row {
@@ -93,7 +94,8 @@ std::vector<Row> time_scheme(const Options& options, const Tensor& x, Tensor& y,
   const ReferenceRates reference = time_reference(slice, scheme);
   if (!options.cpu.empty()) limit_cpu(*parse_isa(options.cpu));
   QuantizedTensor q = quantize(x, scheme);
-  const double wide = static_cast<double>(x.byte_size()), narrow = static_cast<double>(q.byte_size()), count = static_cast<double>(x.size());
+  const double wide = static_cast<double>(x.byte_size()), narrow = static_cast<double>(q.byte_size()),
+               count = static_cast<double>(x.size());
   const int reads = scheme.has_outer_scale ? 2 : 1;
 
   Row there{scheme.to_string(), "quantize"}, back{scheme.to_string(), "dequantize"};

@@ -118,14 +118,9 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t s
   std::uint64_t value = 0;
   std::memcpy(&value, data + field.offset, field.width);
   switch (random() % 3) {
-    case 0:
-      value = kNumbers[random() % std::size(kNumbers)];
-      break;
-    case 1:
-      value += random() % 2 == 0 ? 1 : std::uint64_t(-1);
-      break;
-    default:
-      value ^= std::uint64_t{1} << random() % (8 * field.width);
+    case 0: value = kNumbers[random() % std::size(kNumbers)]; break;
+    case 1: value += random() % 2 == 0 ? 1 : std::uint64_t(-1); break;
+    default: value ^= std::uint64_t{1} << random() % (8 * field.width);
   }
   std::memcpy(data + field.offset, &value, field.width);
   return size;

@@ -192,21 +192,15 @@ class JsonMutator {
     const Span element = has_elements ? one_of(parts.elements) : value, second = has_elements ? one_of(parts.elements) : value;
     const auto part = [&](Span span) { return text.substr(span.begin, span.size()); };
     switch (below(9)) {
-      case 0:
-        text.replace(value.begin, value.size(), part(other));
-        return;
-      case 1:
-        text.replace(value.begin, value.size(), interesting());
-        return;
+      case 0: text.replace(value.begin, value.size(), part(other)); return;
+      case 1: text.replace(value.begin, value.size(), interesting()); return;
       case 2: {  // without the element and one of its commas
         const bool after = element.end < text.size() && text[element.end] == ',';
         const bool before = !after && element.begin > 0 && text[element.begin - 1] == ',';
         text.erase(element.begin - (before ? 1 : 0), element.size() + (before || after ? 1 : 0));
         return;
       }
-      case 3:
-        text.insert(element.begin, part(second) + ',');
-        return;
+      case 3: text.insert(element.begin, part(second) + ','); return;
       case 4:
         if (!has_keys) return;
         if (const Span key = one_of(parts.keys); below(2) == 0) {
@@ -215,9 +209,7 @@ class JsonMutator {
           text.replace(key.begin, key.size(), part(one_of(parts.keys)));
         }
         return;
-      case 5:
-        change_number(text, value);
-        return;
+      case 5: change_number(text, value); return;
       case 6: {
         std::string many;
         for (unsigned i = below(64); i > 0 && many.size() < 2048; --i) many += part(element) + ',';

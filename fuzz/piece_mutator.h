@@ -31,12 +31,8 @@ inline std::size_t mutate_pieces(std::uint8_t* data, std::size_t size, std::size
   const std::size_t place = below(pieces.size());
   const auto at = pieces.begin() + static_cast<std::ptrdiff_t>(place);
   switch (below(5)) {
-    case 0:
-      std::swap(pieces[place], pieces[below(pieces.size())]);
-      break;
-    case 1:
-      pieces.insert(at, pieces[below(pieces.size())]);
-      break;
+    case 0: std::swap(pieces[place], pieces[below(pieces.size())]); break;
+    case 1: pieces.insert(at, pieces[below(pieces.size())]); break;
     case 2:
       if (pieces.size() > 1) pieces.erase(at);
       break;

@@ -22,9 +22,9 @@ struct BinaryConv2dOptions {
 struct PreparedBinaryConv2d {
   BinaryConv2dOptions options;
   std::int64_t channels = 0, outputs = 0;
-  Buffer codes;      ///< [group][panel][word][64 outputs], every tap starting on a word of 32 channels
-  Buffer scales;     ///< fp32 [outputs]
-  Buffer tap_sums;   ///< int32 [outputs, taps]: what a tap adds to a sum where the image has only -1
+  Buffer codes;     ///< [group][panel][word][64 outputs], every tap starting on a word of 32 channels
+  Buffer scales;    ///< fp32 [outputs]
+  Buffer tap_sums;  ///< int32 [outputs, taps]: what a tap adds to a sum where the image has only -1
 };
 
 /// w: int1 [outputs, kernel_h * kernel_w * channels / groups], ordered (row of the kernel, column of the kernel, channel), one scale

@@ -17,15 +17,15 @@ extern "C" {
 #endif
 
 typedef enum narrow_status { /* what a call answers; narrow_last_error() has the sentence */
-  NARROW_OK = 0,
-  NARROW_INVALID_ARGUMENT = 1, /* the arguments contradict each other or the contract */
-  NARROW_UNSUPPORTED = 2,      /* meaningful, but not in this build or on this machine */
-  NARROW_IO_ERROR = 3,         /* the operating system refused to read or write */
-  NARROW_CORRUPT_FILE = 4,     /* a file is not what it claims to be */
-  NARROW_CUDA_ERROR = 5,
-  NARROW_OUT_OF_MEMORY = 6,
-  NARROW_CANCELLED = 7, /* a callback asked to end */
-  NARROW_INTERNAL = 8   /* an error in narrow itself */
+                             NARROW_OK = 0,
+                             NARROW_INVALID_ARGUMENT = 1, /* the arguments contradict each other or the contract */
+                             NARROW_UNSUPPORTED = 2,      /* meaningful, but not in this build or on this machine */
+                             NARROW_IO_ERROR = 3,         /* the operating system refused to read or write */
+                             NARROW_CORRUPT_FILE = 4,     /* a file is not what it claims to be */
+                             NARROW_CUDA_ERROR = 5,
+                             NARROW_OUT_OF_MEMORY = 6,
+                             NARROW_CANCELLED = 7, /* a callback asked to end */
+                             NARROW_INTERNAL = 8   /* an error in narrow itself */
 } narrow_status;
 
 /* The sentence of the last failure in this thread; "" before the first. Lives until the next failure. */

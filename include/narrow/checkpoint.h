@@ -30,11 +30,11 @@ struct TensorInfo {
 
 /// How a quantized tensor of narrow's own checkpoint is stored, from the manifest.
 struct QuantizedInfo {
-  std::string name;              ///< of the original tensor
+  std::string name;  ///< of the original tensor
   Scheme scheme;
   Shape shape;
   DType source_dtype = DType::kBf16;
-  std::string source_hash;       ///< xxHash of the original's bytes, as 16 hexadecimal digits
+  std::string source_hash;  ///< xxHash of the original's bytes, as 16 hexadecimal digits
 };
 
 /// An open checkpoint. Every header was checked when it was opened; values are read when they are asked for.

@@ -54,7 +54,8 @@ NARROW_HOST_DEVICE constexpr std::uint32_t shift_right_rounded(std::uint32_t val
 }
 
 /// The magnitude code (sign left out) of a finite |x| given as fp32 bits, not yet saturated.
-NARROW_HOST_DEVICE constexpr std::uint32_t encode_magnitude(const Format& format, std::uint32_t magnitude, Rounding rounding, std::uint32_t random) {
+NARROW_HOST_DEVICE constexpr std::uint32_t encode_magnitude(const Format& format, std::uint32_t magnitude, Rounding rounding,
+                                                            std::uint32_t random) {
   const int field = static_cast<int>(magnitude >> 23);
   const std::uint32_t significand = (magnitude & 0x7FFFFFu) | (field > 0 ? 0x800000u : 0u);
   const int exponent = (field > 0 ? field : 1) - 127;  // |x| = significand * 2^(exponent - 23)
@@ -74,7 +75,8 @@ NARROW_HOST_DEVICE constexpr std::uint32_t encode_magnitude(const Format& format
   return shift_right_rounded(significand, shift, rounding, random) + offset;
 }
 /// The code of a float format for the fp32 number with these bits.
-NARROW_HOST_DEVICE constexpr std::uint32_t encode_float(const Format& format, std::uint32_t bits, Rounding rounding, Overflow overflow, std::uint32_t random) {
+NARROW_HOST_DEVICE constexpr std::uint32_t encode_float(const Format& format, std::uint32_t bits, Rounding rounding, Overflow overflow,
+                                                        std::uint32_t random) {
   const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
   const std::uint32_t sign = (bits >> 31) << (format.bits - 1);
   const std::uint32_t all_ones = (1u << (format.bits - 1)) - 1u;
@@ -91,7 +93,8 @@ NARROW_HOST_DEVICE constexpr std::uint32_t encode_float(const Format& format, st
 }
 
 /// An fp32 value to an integer in [low, high], fp32 bits in, exact ties by the rounding.
-NARROW_HOST_DEVICE constexpr std::int32_t round_to_integer(std::uint32_t bits, int fraction_bits, std::int32_t low, std::int32_t high, Rounding rounding, std::uint32_t random) {
+NARROW_HOST_DEVICE constexpr std::int32_t round_to_integer(std::uint32_t bits, int fraction_bits, std::int32_t low, std::int32_t high,
+                                                           Rounding rounding, std::uint32_t random) {
   const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
   if (magnitude > 0x7F800000u) return 0;
   const bool negative = (bits >> 31) != 0;
@@ -199,7 +202,7 @@ static_assert(decode(kFp8E4m3, 0x7E) == 448.0f);
 static_assert(decode(kFp4E2m1, 0x1) == 0.5f);
 static_assert(encode(kFp8E4m3, 1e9f) == 0x7E);
 static_assert(encode(kFp6E3m2, -28.0f) == 0x3F);
-static_assert(encode(kInt4, -9.0f) == 0x9);                     // -7: the symmetric range is narrow
-static_assert(decode(msfp_element(3), 0x7) == 7.0f / 4.0f);     // k * 2^-(m-1)
+static_assert(encode(kInt4, -9.0f) == 0x9);                  // -7: the symmetric range is narrow
+static_assert(decode(msfp_element(3), 0x7) == 7.0f / 4.0f);  // k * 2^-(m-1)
 
 }  // namespace narrow

@@ -74,8 +74,8 @@ struct DeviceQuantized {
   Device device() const { return codes.device(); }
 };
 
-DeviceQuantized allocate_quantized(const Scheme& scheme, const Shape& shape, Device device);          ///< uninitialised
-DeviceQuantized to_device(const QuantizedTensor& q, Device device, Stream stream);                   ///< the same bytes
+DeviceQuantized allocate_quantized(const Scheme& scheme, const Shape& shape, Device device);  ///< uninitialised
+DeviceQuantized to_device(const QuantizedTensor& q, Device device, Stream stream);            ///< the same bytes
 /// Waits for the stream.
 QuantizedTensor to_host(const DeviceQuantized& q, Stream stream);
 
@@ -101,9 +101,11 @@ void quantize(const Tensor& x, const DeviceQuantized& q, Stream stream, const Qu
 /// The values into y (fp32, fp16 or bf16, contiguous).
 void dequantize(const DeviceQuantized& q, const Tensor& y, Stream stream, std::string_view kernel = {});
 /// The same tensor in another scheme, through its exact fp32 values. Scratch: fp32 values + quantize's.
-void requantize(const DeviceQuantized& from, const DeviceQuantized& to, Stream stream, const QuantizeOptions& options = {}, Workspace workspace = {});
+void requantize(const DeviceQuantized& from, const DeviceQuantized& to, Stream stream, const QuantizeOptions& options = {},
+                Workspace workspace = {});
 /// dequantize(quantize(x)) into y, of x's own type.
-void fake_quantize(const Tensor& x, const Tensor& y, const Scheme& scheme, Stream stream, const QuantizeOptions& options = {}, Workspace workspace = {});
+void fake_quantize(const Tensor& x, const Tensor& y, const Scheme& scheme, Stream stream, const QuantizeOptions& options = {},
+                   Workspace workspace = {});
 
 /// The rows of the tables, best first.
 std::vector<std::string> quantize_kernel_names();
@@ -113,8 +115,8 @@ std::string explain_quantize(const Tensor& x, const Scheme& scheme, const Quanti
 
 /// Statistics for calibration, accumulated into device memory that starts as zeros.
 struct Range {
-  float amax = 0.0f;      ///< over the finite values
-  float minimum = 0.0f;   ///< of the finite values and 0
+  float amax = 0.0f;     ///< over the finite values
+  float minimum = 0.0f;  ///< of the finite values and 0
   float maximum = 0.0f;
   std::uint32_t flags = 0;  ///< bit 0: NaN seen, bit 1: infinity seen
 };

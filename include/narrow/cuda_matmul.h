@@ -42,8 +42,8 @@ struct Fp8MatmulOptions {
   std::optional<Tensor> residual{};  ///< fp32, fp16 or bf16, of y's shape; added after the activation
   bool accumulate = false;           ///< adds y's old values, fp32: gradients of weights
   float out_scale = 1.0f;            ///< of fp8 y: code = encode(v / out_scale)
-  /// Of tensor and row scales: sums may stay in the tensor cores' accumulators, which keep about 13 bits, over all of k. Faster, and with an
-  /// error that grows with k.
+  /// Of tensor and row scales: sums may stay in the tensor cores' accumulators, which keep about 13 bits, over all of k. Faster, and with
+  /// an error that grows with k.
   bool fast_accumulation = false;
 
   // Groups, at most one of the three; int32 on the device, read when the product runs.
@@ -68,7 +68,8 @@ std::vector<MatmulChoice> explain_matmul(const Fp8Matrix& x, const Fp8Matrix& w,
 
 /// The same for x [m, k] times a weight [n, k] of a scheme on a Hopper of so many multiprocessors (an H200 has 132); needs no device.
 /// Empty in a build without CUDA, and for schemes that these products do not take.
-std::vector<MatmulChoice> explain_fp8_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, int multiprocessors = 132);
+std::vector<MatmulChoice> explain_fp8_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight,
+                                             int multiprocessors = 132);
 
 /// An int8 matrix [rows, k] as products read it: signed codes, rows at multiples of 16 bytes with zeros beyond k, or stripes of 32 columns.
 /// Copying shares its memory.
@@ -105,8 +106,8 @@ struct Int8MatmulOptions {
 /// with the bits that the CPU's matmul gives where there is no GELU or SiLU.
 void matmul(const Int8Matrix& x, const Int8Matrix& w, const Tensor& y, Stream stream, const Int8MatmulOptions& options = {});
 
-/// A linear layer: fused_quantize of the input (a norm or another neighbour, per token or static; a SmoothQuant factor is part of the norm's
-/// weight) into `x`, then the product. `x` is scratch memory of allocate_fused with int8:row or int8:tensor, k a multiple of 16.
+/// A linear layer: fused_quantize of the input (a norm or another neighbour, per token or static; a SmoothQuant factor is part of the
+/// norm's weight) into `x`, then the product. `x` is scratch memory of allocate_fused with int8:row or int8:tensor, k a multiple of 16.
 void linear(const FusedInput& input, const FusedOutput& x, const Int8Matrix& w, const Tensor& y, Stream stream,
             const Int8MatmulOptions& options = {});
 
@@ -114,9 +115,10 @@ void linear(const FusedInput& input, const FusedOutput& x, const Int8Matrix& w, 
 std::vector<std::string> int8_matmul_kernel_names();
 /// The rows for one product, whether they take it, and what was estimated of them.
 std::vector<MatmulChoice> explain_matmul(const Int8Matrix& x, const Int8Matrix& w, const Tensor& y, const Int8MatmulOptions& options = {});
-/// The same for x [m, k] times a weight [n, k] of a scheme on a Hopper; needs no device. Empty in a build without CUDA, and for schemes that
-/// these products do not take.
-std::vector<MatmulChoice> explain_int8_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, int multiprocessors = 132);
+/// The same for x [m, k] times a weight [n, k] of a scheme on a Hopper; needs no device. Empty in a build without CUDA, and for schemes
+/// that these products do not take.
+std::vector<MatmulChoice> explain_int8_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight,
+                                              int multiprocessors = 132);
 
 /// An int4 weight [n, k] as products with int8 activations read it (W4A8): cells of 32 x 32 codes in the order of tensor-core fragments.
 /// Copying shares its memory.

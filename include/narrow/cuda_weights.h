@@ -2,7 +2,8 @@
 /// Products of fp16 or bf16 activations with weights in any scheme, on CUDA devices:
 ///   y[m, n] = convert(activate(sum_k x[m, k] * w[n, k] + bias[n]) * multiplier[m, n] + residual[m, n]),
 /// w standing for the exactly dequantized values. Sums are fp32, in one fixed order. Nothing here waits but prepare_weight, where
-/// scales change along k and its stream is not captured; all calls can be captured into a graph, those on existing memory and prepare_weight.
+/// scales change along k and its stream is not captured; all calls can be captured into a graph, those on existing memory and
+/// prepare_weight.
 
 #include <cstdint>
 #include <optional>
@@ -17,7 +18,7 @@ namespace narrow::cuda {
 
 /// A weight [n, k] as products read it. Immutable; copying shares its memory.
 struct DeviceWeight {
-  Scheme scheme;             ///< of dense weights: fp16 or bf16 without scales
+  Scheme scheme;  ///< of dense weights: fp16 or bf16 without scales
   std::int64_t n = 0, k = 0;
   bool is_prepared = false;  ///< in chunks for Hopper's tensor cores; else canonical, which the row for every device reads
   Buffer chunks;             ///< prepared: codes, and the scales and zero points that change along k
@@ -47,7 +48,7 @@ DeviceWeight prepare_weight(const Tensor& w, Stream stream);
 DeviceQuantized unprepare_weight(const DeviceWeight& w, Stream stream);
 
 struct WeightMatmulOptions {
-  std::optional<Tensor> bias{};        ///< fp32 [n]
+  std::optional<Tensor> bias{};  ///< fp32 [n]
   Activation activation = Activation::kNone;
   std::optional<Tensor> multiplier{};  ///< [m, n] in fp32, fp16 or bf16: the other half of a gated pair, y = silu(gate) * up
   std::optional<Tensor> residual{};    ///< [m, n] in fp32, fp16 or bf16; added last
@@ -69,7 +70,7 @@ std::size_t weight_matmul_workspace(std::int64_t m, const DeviceWeight& w);
 std::vector<std::string> weight_matmul_kernel_names();
 /// The rows for x [m, k] times a weight [n, k] of a scheme on a Hopper of so many multiprocessors (an H200 has 132), whether they take it,
 /// and what was estimated of them; needs no device. Empty in a build without CUDA.
-std::vector<MatmulChoice> explain_weight_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight,
-                                                DType x = DType::kF16, int multiprocessors = 132);
+std::vector<MatmulChoice> explain_weight_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, DType x = DType::kF16,
+                                                int multiprocessors = 132);
 
 }  // namespace narrow::cuda

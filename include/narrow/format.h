@@ -150,18 +150,28 @@ inline constexpr Format kMxInt8 = int_format(8, 6);  ///< 1 sign, 1 integer and 
 
 /// Codebook values. NF4: the 16 quantiles of a normal distribution, scaled to [-1, 1] (QLoRA, appendix E).
 inline constexpr std::array<float, 2> kSignValues{-1.0f, 1.0f};
-inline constexpr std::array<float, 16> kNf4Values{
-    -1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,
-    -0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f, 0.0f,
-    0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,
-    0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f};
+inline constexpr std::array<float, 16> kNf4Values{-1.0f,
+                                                  -0.6961928009986877f,
+                                                  -0.5250730514526367f,
+                                                  -0.39491748809814453f,
+                                                  -0.28444138169288635f,
+                                                  -0.18477343022823334f,
+                                                  -0.09105003625154495f,
+                                                  0.0f,
+                                                  0.07958029955625534f,
+                                                  0.16093020141124725f,
+                                                  0.24611230194568634f,
+                                                  0.33791524171829224f,
+                                                  0.44070982933044434f,
+                                                  0.5626170039176941f,
+                                                  0.7229568362236023f,
+                                                  1.0f};
 
 /// The value of a codebook's code.
 NARROW_HOST_DEVICE constexpr float codebook_value(Codebook codebook, std::uint32_t code) {
   constexpr float kSign[2] = {kSignValues[0], kSignValues[1]};
-  constexpr float kNf4Table[16] = {kNf4Values[0], kNf4Values[1], kNf4Values[2], kNf4Values[3],
-                                   kNf4Values[4], kNf4Values[5], kNf4Values[6], kNf4Values[7],
-                                   kNf4Values[8], kNf4Values[9], kNf4Values[10], kNf4Values[11],
+  constexpr float kNf4Table[16] = {kNf4Values[0],  kNf4Values[1],  kNf4Values[2],  kNf4Values[3], kNf4Values[4],  kNf4Values[5],
+                                   kNf4Values[6],  kNf4Values[7],  kNf4Values[8],  kNf4Values[9], kNf4Values[10], kNf4Values[11],
                                    kNf4Values[12], kNf4Values[13], kNf4Values[14], kNf4Values[15]};
   return codebook == Codebook::kNf4 ? kNf4Table[code & 15u] : kSign[code & 1u];
 }
@@ -169,8 +179,29 @@ NARROW_HOST_DEVICE constexpr float codebook_value(Codebook codebook, std::uint32
 /// The named formats, in the order of `narrow formats`. Also a template argument for GPU kernels, which
 /// cannot take a class-type one: kernels call format_of(id).
 enum class FormatId : std::uint8_t {
-  kFp32, kFp16, kBf16, kFp8E5m2, kFp8E4m3, kFp6E3m2, kFp6E2m3, kFp5E3m1, kFp5E2m2, kFp4E2m1, kFp4E3m0, kFp3E2m0,
-  kE8m0, kInt8, kInt4, kInt3, kInt2, kUint8, kUint4, kUint3, kUint2, kInt1, kNf4,
+  kFp32,
+  kFp16,
+  kBf16,
+  kFp8E5m2,
+  kFp8E4m3,
+  kFp6E3m2,
+  kFp6E2m3,
+  kFp5E3m1,
+  kFp5E2m2,
+  kFp4E2m1,
+  kFp4E3m0,
+  kFp3E2m0,
+  kE8m0,
+  kInt8,
+  kInt4,
+  kInt3,
+  kInt2,
+  kUint8,
+  kUint4,
+  kUint3,
+  kUint2,
+  kInt1,
+  kNf4,
 };
 
 struct NamedFormat {  ///< a format and its short name
@@ -178,15 +209,18 @@ struct NamedFormat {  ///< a format and its short name
   Format format;
 };
 
-inline constexpr std::array<NamedFormat, 23> kNamedFormats{{  ///< in the order of FormatId
-    {"fp32", kFp32}, {"fp16", kFp16}, {"bf16", kBf16}, {"fp8_e5m2", kFp8E5m2}, {"fp8_e4m3", kFp8E4m3},
-    {"fp6_e3m2", kFp6E3m2}, {"fp6_e2m3", kFp6E2m3}, {"fp5_e3m1", kFp5E3m1}, {"fp5_e2m2", kFp5E2m2},
-    {"fp4_e2m1", kFp4E2m1}, {"fp4_e3m0", kFp4E3m0}, {"fp3_e2m0", kFp3E2m0}, {"e8m0", kE8m0},
-    {"int8", kInt8}, {"int4", kInt4}, {"int3", kInt3}, {"int2", kInt2},
-    {"uint8", kUint8}, {"uint4", kUint4}, {"uint3", kUint3}, {"uint2", kUint2}, {"int1", kInt1}, {"nf4", kNf4},
+inline constexpr std::array<NamedFormat, 23> kNamedFormats{{
+    ///< in the order of FormatId
+    {"fp32", kFp32},        {"fp16", kFp16},        {"bf16", kBf16},        {"fp8_e5m2", kFp8E5m2}, {"fp8_e4m3", kFp8E4m3},
+    {"fp6_e3m2", kFp6E3m2}, {"fp6_e2m3", kFp6E2m3}, {"fp5_e3m1", kFp5E3m1}, {"fp5_e2m2", kFp5E2m2}, {"fp4_e2m1", kFp4E2m1},
+    {"fp4_e3m0", kFp4E3m0}, {"fp3_e2m0", kFp3E2m0}, {"e8m0", kE8m0},        {"int8", kInt8},        {"int4", kInt4},
+    {"int3", kInt3},        {"int2", kInt2},        {"uint8", kUint8},      {"uint4", kUint4},      {"uint3", kUint3},
+    {"uint2", kUint2},      {"int1", kInt1},        {"nf4", kNf4},
 }};
 
-NARROW_HOST_DEVICE constexpr Format format_of(FormatId id) { return kNamedFormats[static_cast<std::size_t>(id)].format; }  ///< the format that an id stands for
+NARROW_HOST_DEVICE constexpr Format format_of(FormatId id) {
+  return kNamedFormats[static_cast<std::size_t>(id)].format;
+}  ///< the format that an id stands for
 
 /// The name of a format: one of the table above, or fpN_eEmM.
 std::string name_of(const Format& format);
@@ -239,11 +273,11 @@ NARROW_HOST_DEVICE constexpr double Format::smallest_positive() const {
   return kind == FormatKind::kFloat ? power_of_two(1 - bias - mantissa_bits) : smallest_normal();
 }
 
-static_assert(kFp8E4m3.largest() == 448.0);   // (1 + 6/8) * 2^(15 - 7)
-static_assert(kFp8E5m2.largest() == 57344.0); // (1 + 3/4) * 2^(30 - 15)
-static_assert(kFp6E3m2.largest() == 28.0);    // (1 + 3/4) * 2^(7 - 3)
-static_assert(kFp4E2m1.largest() == 6.0);     // (1 + 1/2) * 2^(3 - 1)
-static_assert(kFp3E2m0.largest() == 4.0);     // 2^(3 - 1)
+static_assert(kFp8E4m3.largest() == 448.0);    // (1 + 6/8) * 2^(15 - 7)
+static_assert(kFp8E5m2.largest() == 57344.0);  // (1 + 3/4) * 2^(30 - 15)
+static_assert(kFp6E3m2.largest() == 28.0);     // (1 + 3/4) * 2^(7 - 3)
+static_assert(kFp4E2m1.largest() == 6.0);      // (1 + 1/2) * 2^(3 - 1)
+static_assert(kFp3E2m0.largest() == 4.0);      // 2^(3 - 1)
 static_assert(kMxInt8.largest() == 127.0 / 64.0);
 
 }  // namespace narrow

@@ -29,10 +29,10 @@ enum class FusedOp : std::uint8_t {
 
 struct FusedInput {
   FusedOp op = FusedOp::kIdentity;
-  Tensor x;                         ///< [..., n] fp32, fp16 or bf16; the gate of kSiluMul
-  std::optional<Tensor> other{};    ///< kSiluMul: up. kAddRmsNorm: the residual, contiguous, updated in place. x's shape and type
-  std::optional<Tensor> weight{};   ///< of the norms: [n], fp32, fp16 or bf16; none means ones
-  std::optional<Tensor> bias{};     ///< of kLayerNorm: [n], weight's type; none means zeros
+  Tensor x;                        ///< [..., n] fp32, fp16 or bf16; the gate of kSiluMul
+  std::optional<Tensor> other{};   ///< kSiluMul: up. kAddRmsNorm: the residual, contiguous, updated in place. x's shape and type
+  std::optional<Tensor> weight{};  ///< of the norms: [n], fp32, fp16 or bf16; none means ones
+  std::optional<Tensor> bias{};    ///< of kLayerNorm: [n], weight's type; none means zeros
   float epsilon = 1e-5f;
   /// Static quantization: one scale (and zero point) per cell of the scale grid, as in QuantizeOptions.
   std::optional<Tensor> scales{};

@@ -61,8 +61,8 @@ enum class ScaleRules : std::uint8_t {
 InteropReport export_checkpoint(const std::filesystem::path& input, const std::filesystem::path& output, const Recipe& recipe,
                                 Ecosystem target, const ProgressCallback& progress = {}, ScaleRules rules = ScaleRules::kNarrow);
 
-/// A quantized checkpoint (or a GGUF file, by way of narrow's own form) in another ecosystem's form: the same codes where the target can hold
-/// them, else requantized to the scheme that is closest there.
+/// A quantized checkpoint (or a GGUF file, by way of narrow's own form) in another ecosystem's form: the same codes where the target can
+/// hold them, else requantized to the scheme that is closest there.
 InteropReport convert_checkpoint(const std::filesystem::path& input, const std::filesystem::path& output, Ecosystem target,
                                  const ProgressCallback& progress = {});
 
@@ -79,9 +79,9 @@ struct GgufReport {
 };
 
 /// A Llama checkpoint, plain or of narrow's own form, as one GGUF file: the weights of Linear layers in blocks of `type` ("q8_0", "q4_k",
-/// ...) by ggml's own rules, embeddings and head as they are, norms in fp32; metadata and a byte-level BPE tokenizer for llama.cpp. Codes that
-/// the type has a place for are kept (int8:block32:scale=fp16 in q8_0, int4:block32:scale=fp16 in q4_0, mxfp4); an empty type means the one
-/// that has, or q8_0. Written atomically and read back.
+/// ...) by ggml's own rules, embeddings and head as they are, norms in fp32; metadata and a byte-level BPE tokenizer for llama.cpp. Codes
+/// that the type has a place for are kept (int8:block32:scale=fp16 in q8_0, int4:block32:scale=fp16 in q4_0, mxfp4); an empty type means
+/// the one that has, or q8_0. Written atomically and read back.
 GgufReport export_gguf(const std::filesystem::path& input, const std::filesystem::path& output, std::string_view type,
                        const ProgressCallback& progress = {});
 
@@ -89,9 +89,9 @@ GgufReport export_gguf(const std::filesystem::path& input, const std::filesystem
 GgufReport export_gguf(const std::filesystem::path& input, const std::filesystem::path& output, const Recipe& recipe, std::string_view type,
                        const ProgressCallback& progress = {});
 
-/// A GGUF file of a Llama model as a Hugging Face directory of narrow's own form: config.json from its metadata, tokenizer.json where it is a
-/// byte-level BPE with GPT-2's pattern. Weights in q8_0, q4_0 and mxfp4 keep their codes, other blocks become int8:block32;
-/// plain tensors are copied, and without any quantized weight the directory is a plain checkpoint.
+/// A GGUF file of a Llama model as a Hugging Face directory of narrow's own form: config.json from its metadata, tokenizer.json where it is
+/// a byte-level BPE with GPT-2's pattern. Weights in q8_0, q4_0 and mxfp4 keep their codes, other blocks become int8:block32; plain tensors
+/// are copied, and without any quantized weight the directory is a plain checkpoint.
 InteropReport import_gguf(const std::filesystem::path& input, const std::filesystem::path& output, const ProgressCallback& progress = {});
 /// Whether a path is a file that begins as GGUF files do.
 bool is_gguf(const std::filesystem::path& path);

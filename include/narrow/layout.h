@@ -10,11 +10,11 @@
 namespace narrow {
 
 enum class Layout : std::uint8_t {
-  kRow,         ///< row-major, the layout of tensors
-  kCol,         ///< column-major
-  kCol32,       ///< stripes of 32 columns, each stripe row-major (CUBLASLT_ORDER_COL32)
-  kCol4_4r2_8c, ///< stripes of tiles of 8 rows x 32 columns (CUBLASLT_ORDER_COL4_4R2_8C, Turing)
-  kCol32_2r_4r4,///< stripes of tiles of 32 rows x 32 columns (CUBLASLT_ORDER_COL32_2R_4R4, Ampere)
+  kRow,           ///< row-major, the layout of tensors
+  kCol,           ///< column-major
+  kCol32,         ///< stripes of 32 columns, each stripe row-major (CUBLASLT_ORDER_COL32)
+  kCol4_4r2_8c,   ///< stripes of tiles of 8 rows x 32 columns (CUBLASLT_ORDER_COL4_4R2_8C, Turing)
+  kCol32_2r_4r4,  ///< stripes of tiles of 32 rows x 32 columns (CUBLASLT_ORDER_COL32_2R_4R4, Ampere)
 };
 
 /// "row", "col", "col32", "col4_4r2_8c", "col32_2r_4r4".

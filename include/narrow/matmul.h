@@ -28,13 +28,13 @@ struct PrepareOptions {
 
 /// A weight [n, k] in the layout of the kernels that multiply it. Immutable; copying shares its memory.
 struct PreparedWeight {
-  Scheme scheme;                ///< of dense weights: fp32, fp16 or bf16 without scales
+  Scheme scheme;  ///< of dense weights: fp32, fp16 or bf16 without scales
   std::int64_t n = 0, k = 0;
   WeightLayout layout = WeightLayout::kCanonical;
-  Buffer codes;                 ///< canonical rows, or panels
-  Buffer scales;                ///< in the scheme's storage; canonical grid, or [panel, k block, 64]
-  Buffer zero_points;           ///< asymmetric schemes; canonical grid, or [panel, k block, 64]
-  Buffer sums;                  ///< panels of integers: int32 sum over a k block of the stored codes, [panel, k block, 64]
+  Buffer codes;        ///< canonical rows, or panels
+  Buffer scales;       ///< in the scheme's storage; canonical grid, or [panel, k block, 64]
+  Buffer zero_points;  ///< asymmetric schemes; canonical grid, or [panel, k block, 64]
+  Buffer sums;         ///< panels of integers: int32 sum over a k block of the stored codes, [panel, k block, 64]
   float outer_scale = 1.0f;
 
   Device device() const { return codes.device(); }
@@ -54,18 +54,18 @@ Tensor unprepare_dense(const PreparedWeight& w);
 struct ActivationQuantization {
   /// int8:row (dynamic, per token), int8:row:asym, int8:block128, fp8_e4m3:block128, ...; static scales make it static.
   Scheme scheme = Scheme::parse("int8:row");
-  std::optional<Tensor> scales{};       ///< as QuantizeOptions::scales; int8:tensor takes one
+  std::optional<Tensor> scales{};  ///< as QuantizeOptions::scales; int8:tensor takes one
   std::optional<Tensor> zero_points{};
 };
 
 struct MatmulOptions {
-  std::optional<Tensor> bias{};      ///< fp32 [n]
+  std::optional<Tensor> bias{};  ///< fp32 [n]
   Activation activation = Activation::kNone;
   std::optional<Tensor> residual{};  ///< [m, n] in fp32, fp16 or bf16; added after the activation
   /// kF32, kF16, kBf16; kI8, kF8E4m3, kF8E5m2 requantized by out_scale; kI32: the exact integer sum, without scales,
   /// of integer x integer products that have no scale along k.
   DType out = DType::kF32;
-  float out_scale = 1.0f;            ///< of kI8, kF8E4m3, kF8E5m2: code = encode(v / out_scale)
+  float out_scale = 1.0f;  ///< of kI8, kF8E4m3, kF8E5m2: code = encode(v / out_scale)
   std::optional<ActivationQuantization> quantize{};
   /// Lets weight-only products of integer weights round their activations to int8, dynamically per token: faster, and
   /// the same as asking for quantize = int8:row.
@@ -87,10 +87,10 @@ struct MatmulChoice {
   std::string isa;
   bool accepted = false;
   bool chosen = false;
-  std::string reason;   ///< one clause: why it was refused, or why it is the one
+  std::string reason;  ///< one clause: why it was refused, or why it is the one
 };
 /// The rows of the table, best first, for x [m, k] times w [n, k] on this CPU.
-std::vector<MatmulChoice> explain_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, const MatmulOptions& options = {},
-                                         DType x = DType::kF32);
+std::vector<MatmulChoice> explain_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight,
+                                         const MatmulOptions& options = {}, DType x = DType::kF32);
 
 }  // namespace narrow

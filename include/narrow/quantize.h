@@ -14,10 +14,10 @@ namespace narrow {
 /// codes packed along the last dimension, element 0 in the lowest bits, each row starting on a byte.
 struct QuantizedTensor {
   Scheme scheme;
-  Shape shape;          ///< of the values
-  Buffer codes;         ///< rows * row_bytes
-  Buffer scales;        ///< one per grid cell, row-major, in scheme.scale's storage (1, 2 or 4 bytes)
-  Buffer zero_points;   ///< one byte per grid cell, of asymmetric schemes
+  Shape shape;         ///< of the values
+  Buffer codes;        ///< rows * row_bytes
+  Buffer scales;       ///< one per grid cell, row-major, in scheme.scale's storage (1, 2 or 4 bytes)
+  Buffer zero_points;  ///< one byte per grid cell, of asymmetric schemes
   float outer_scale = 1.0f;
 
   Device device() const { return codes.device(); }
@@ -42,7 +42,7 @@ struct QuantizeOptions {
   Rounding rounding = Rounding::kNearestEven;
   Overflow overflow = Overflow::kSaturate;
   NonFinite nonfinite = NonFinite::kError;
-  std::uint64_t seed = 0;              ///< of stochastic rounding
+  std::uint64_t seed = 0;  ///< of stochastic rounding
   /// Static quantization: one scale (and zero point) per grid cell, known beforehand. fp32, contiguous.
   std::optional<Tensor> scales{};
   std::optional<Tensor> zero_points{};  ///< u8
@@ -72,7 +72,7 @@ struct ErrorMetrics {
   double max_absolute = 0.0;
   double mean_absolute = 0.0;
   double rms = 0.0;
-  double sqnr_db = 0.0;    ///< 10 log10(sum x^2 / sum (x-y)^2); +inf where y equals x
+  double sqnr_db = 0.0;  ///< 10 log10(sum x^2 / sum (x-y)^2); +inf where y equals x
   double cosine = 1.0;
   std::int64_t count = 0;
 };

@@ -44,11 +44,11 @@ enum class ScaleRule : std::uint8_t {
 struct Scheme {
   Format element;
   Granularity granularity;
-  Format scale = kFp32;            ///< the format in which scales are stored, and by which they are rounded
+  Format scale = kFp32;  ///< the format in which scales are stored, and by which they are rounded
   ScaleRule rule = ScaleRule::kLargest;
-  bool asymmetric = false;         ///< element is then the unsigned format, with one zero point per scale
-  bool has_outer_scale = false;    ///< one fp32 scale for the tensor over all scales (nvfp4)
-  bool is_msfp = false;            ///< zero boxes have the exponent code 0, others at least 1
+  bool asymmetric = false;       ///< element is then the unsigned format, with one zero point per scale
+  bool has_outer_scale = false;  ///< one fp32 scale for the tensor over all scales (nvfp4)
+  bool is_msfp = false;          ///< zero boxes have the exponent code 0, others at least 1
 
   /// Throws InvalidArgument pointing at the part of the text that is wrong.
   static Scheme parse(std::string_view text);
@@ -72,12 +72,12 @@ const std::vector<Scheme>& standard_schemes();
 
 /// How scales lie over a tensor: rows of the scale grid are counted over all matrices.
 struct ScaleGrid {
-  std::int64_t rows = 0;             ///< grid rows in all
-  std::int64_t cols = 0;             ///< grid columns
-  std::int64_t tile_rows = 1;        ///< matrix rows that share a grid row
-  std::int64_t tile_cols = 1;        ///< columns that share a grid column
-  std::int64_t matrix_rows = 0;      ///< rows of one matrix: tiles start anew with each
-  std::int64_t tiles_per_matrix = 0; ///< grid rows of one matrix
+  std::int64_t rows = 0;              ///< grid rows in all
+  std::int64_t cols = 0;              ///< grid columns
+  std::int64_t tile_rows = 1;         ///< matrix rows that share a grid row
+  std::int64_t tile_cols = 1;         ///< columns that share a grid column
+  std::int64_t matrix_rows = 0;       ///< rows of one matrix: tiles start anew with each
+  std::int64_t tiles_per_matrix = 0;  ///< grid rows of one matrix
   bool whole_tensor = false;
 
   NARROW_HOST_DEVICE constexpr std::int64_t count() const { return rows * cols; }

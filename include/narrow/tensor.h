@@ -16,8 +16,28 @@ namespace narrow {
 
 /// The element types of tensors and files (safetensors' list, in its own order).
 enum class DType : std::uint8_t {
-  kBool, kF4, kF6E2m3, kF6E3m2, kU8, kI8, kF8E5m2, kF8E4m3, kF8E8m0, kF8E4m3Fnuz, kF8E5m2Fnuz,
-  kI16, kU16, kF16, kBf16, kI32, kU32, kF32, kC64, kF64, kI64, kU64,
+  kBool,
+  kF4,
+  kF6E2m3,
+  kF6E3m2,
+  kU8,
+  kI8,
+  kF8E5m2,
+  kF8E4m3,
+  kF8E8m0,
+  kF8E4m3Fnuz,
+  kF8E5m2Fnuz,
+  kI16,
+  kU16,
+  kF16,
+  kBf16,
+  kI32,
+  kU32,
+  kF32,
+  kC64,
+  kF64,
+  kI64,
+  kU64,
 };
 
 /// Bits of one element; 4 and 6 for the packed types.

@@ -31,18 +31,12 @@ DType dtype_of(const dl::dtype& type) {
   if (is(Code::UInt, 32)) return DType::kU32;
   if (is(Code::UInt, 64)) return DType::kU64;
   if (type.bits == 8 && type.lanes == 1) switch (type.code) {
-      case kE4m3Fn:
-        return DType::kF8E4m3;
-      case kE4m3Fnuz:
-        return DType::kF8E4m3Fnuz;
-      case kE5m2:
-        return DType::kF8E5m2;
-      case kE5m2Fnuz:
-        return DType::kF8E5m2Fnuz;
-      case kE8m0Fnu:
-        return DType::kF8E8m0;
-      default:
-        break;
+      case kE4m3Fn: return DType::kF8E4m3;
+      case kE4m3Fnuz: return DType::kF8E4m3Fnuz;
+      case kE5m2: return DType::kF8E5m2;
+      case kE5m2Fnuz: return DType::kF8E5m2Fnuz;
+      case kE8m0Fnu: return DType::kF8E8m0;
+      default: break;
     }
   throw InvalidArgument(
       fmt::format("an array of DLPack type {}, {} bits, {} lanes has no name in narrow; convert it to fp32, fp16 or bf16 first", type.code,
@@ -54,43 +48,27 @@ dl::dtype exported_dtype(DType dtype) {
   using Code = dl::dtype_code;
   const auto type = [](Code code, int bits) { return dl::dtype{static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(bits), 1}; };
   switch (dtype) {
-    case DType::kF32:
-      return type(Code::Float, 32);
-    case DType::kF16:
-      return type(Code::Float, 16);
-    case DType::kBf16:
-      return type(Code::Bfloat, 16);
-    case DType::kF64:
-      return type(Code::Float, 64);
-    case DType::kBool:
-      return type(Code::Bool, 8);
-    case DType::kI8:
-      return type(Code::Int, 8);
-    case DType::kI16:
-      return type(Code::Int, 16);
-    case DType::kI32:
-      return type(Code::Int, 32);
-    case DType::kI64:
-      return type(Code::Int, 64);
-    case DType::kU16:
-      return type(Code::UInt, 16);
-    case DType::kU32:
-      return type(Code::UInt, 32);
-    case DType::kU64:
-      return type(Code::UInt, 64);
-    default:
-      return type(Code::UInt, 8);
+    case DType::kF32: return type(Code::Float, 32);
+    case DType::kF16: return type(Code::Float, 16);
+    case DType::kBf16: return type(Code::Bfloat, 16);
+    case DType::kF64: return type(Code::Float, 64);
+    case DType::kBool: return type(Code::Bool, 8);
+    case DType::kI8: return type(Code::Int, 8);
+    case DType::kI16: return type(Code::Int, 16);
+    case DType::kI32: return type(Code::Int, 32);
+    case DType::kI64: return type(Code::Int, 64);
+    case DType::kU16: return type(Code::UInt, 16);
+    case DType::kU32: return type(Code::UInt, 32);
+    case DType::kU64: return type(Code::UInt, 64);
+    default: return type(Code::UInt, 8);
   }
 }
 
 Device device_of(const nb::ndarray<nb::ro>& array) {
   switch (array.device_type()) {
-    case nb::device::cpu::value:
-      return Device::cpu();
-    case nb::device::cuda_host::value:
-      return Device::cpu();
-    case nb::device::cuda::value:
-      return Device::cuda(array.device_id());
+    case nb::device::cpu::value: return Device::cpu();
+    case nb::device::cuda_host::value: return Device::cpu();
+    case nb::device::cuda::value: return Device::cuda(array.device_id());
     default:
       throw Unsupported(
           fmt::format("an array on DLPack device type {} cannot be used; copy it to the CPU or a CUDA device", array.device_type()));

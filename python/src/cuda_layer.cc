@@ -118,18 +118,10 @@ CudaLayer::CudaLayer(const cuda::DeviceQuantized& weight, const std::optional<Sc
     case Product::kNone:
       throw Unsupported("a layer of " + weight.scheme.to_string() + (input ? " with inputs of " + input->to_string() : "") +
                         " has no CUDA kernel of its own");
-    case Product::kWeights:
-      state->weight = cuda::prepare_weight(weight, stream);
-      break;
-    case Product::kFp8:
-      state->weight = cuda::prepare_fp8(weight, stream);
-      break;
-    case Product::kInt8:
-      state->weight = cuda::prepare_int8(weight, stream, input->asymmetric);
-      break;
-    case Product::kInt4:
-      state->weight = cuda::prepare_int4(weight, stream);
-      break;
+    case Product::kWeights: state->weight = cuda::prepare_weight(weight, stream); break;
+    case Product::kFp8: state->weight = cuda::prepare_fp8(weight, stream); break;
+    case Product::kInt8: state->weight = cuda::prepare_int8(weight, stream, input->asymmetric); break;
+    case Product::kInt4: state->weight = cuda::prepare_int4(weight, stream); break;
   }
   state_ = std::move(state);
 }
@@ -170,14 +162,11 @@ void bind_cuda_layer(nb::module_& module) {
       "cuda_layer_product",
       [](const Scheme& weight, std::int64_t n, std::int64_t k, const std::optional<Scheme>& input) {
         switch (product_of(weight, n, k, input)) {
-          case Product::kWeights:
-            return "weights";
+          case Product::kWeights: return "weights";
           case Product::kFp8:
           case Product::kInt8:
-          case Product::kInt4:
-            return "codes";
-          case Product::kNone:
-            break;
+          case Product::kInt4: return "codes";
+          case Product::kNone: break;
         }
         return "";
       },

@@ -13,14 +13,10 @@ namespace {
 
 std::string name_of_kind(FormatKind kind) {
   switch (kind) {
-    case FormatKind::kFloat:
-      return "float";
-    case FormatKind::kInteger:
-      return "integer";
-    case FormatKind::kCodebook:
-      return "codebook";
-    case FormatKind::kExponent:
-      return "exponent";
+    case FormatKind::kFloat: return "float";
+    case FormatKind::kInteger: return "integer";
+    case FormatKind::kCodebook: return "codebook";
+    case FormatKind::kExponent: return "exponent";
   }
   return "";
 }

@@ -63,7 +63,8 @@ void bind_models(nb::module_& module) {
         const Model model = open_model(path);
         std::vector<CalibrationStatistics> chunks;
         for (const WindowRange& range : text_chunks(windows))
-          chunks.push_back(collect_statistics(model, std::span(windows).subspan(range.first, range.last - range.first), with_second_moment));
+          chunks.push_back(
+              collect_statistics(model, std::span(windows).subspan(range.first, range.last - range.first), with_second_moment));
         return chunks;
       },
       nb::arg("path"), nb::arg("windows"), nb::arg("with_second_moment") = false, Unlocked());

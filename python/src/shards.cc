@@ -14,7 +14,8 @@ namespace narrow::python {
 namespace {
 
 using Path = std::filesystem::path;
-using Moments = std::tuple<std::int64_t, std::optional<Array>, std::optional<Array>, std::optional<Array>>;  ///< channels and the three sums
+using Moments =
+    std::tuple<std::int64_t, std::optional<Array>, std::optional<Array>, std::optional<Array>>;  ///< channels and the three sums
 
 /// The sums as arrays of their own.
 std::optional<Array> array_of(const std::vector<double>& values) {

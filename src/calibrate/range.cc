@@ -121,16 +121,11 @@ RangeMethod RangeMethod::parse(std::string_view text) {
 
 std::string RangeMethod::to_string() const {
   switch (kind) {
-    case Kind::kMinMax:
-      return "minmax";
-    case Kind::kAverage:
-      return "average";
-    case Kind::kPercentile:
-      return fmt::format("percentile={}", percentile);
-    case Kind::kEntropy:
-      return "entropy";
-    case Kind::kMse:
-      return "mse";
+    case Kind::kMinMax: return "minmax";
+    case Kind::kAverage: return "average";
+    case Kind::kPercentile: return fmt::format("percentile={}", percentile);
+    case Kind::kEntropy: return "entropy";
+    case Kind::kMse: return "mse";
   }
   return {};
 }

@@ -115,7 +115,7 @@ CalibrationStatistics CalibrationStatistics::load(const std::filesystem::path& p
   }
   for (const auto& [key, entry] : metadata) {
     if (!key.starts_with("shares.")) continue;
-    if (!result.inputs.contains(entry)) 
+    if (!result.inputs.contains(entry))
       throw corrupt(fmt::format("{} shares the input {}, which is not there", in_quotes(key.substr(7)), in_quotes(entry)));
     result.shared[key.substr(7)] = entry;
   }

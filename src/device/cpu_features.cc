@@ -33,8 +33,8 @@ bool detect(Isa isa) {
     case Isa::kAvx512:
       return detect(Isa::kAvx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni") &&
-             __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
-             __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512bitalg");
+             __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512vpopcntdq") &&
+             __builtin_cpu_supports("avx512bitalg");
     case Isa::kAvx512Bf16: return detect(Isa::kAvx512) && __builtin_cpu_supports("avx512bf16");
     case Isa::kAmx: {
       if (!detect(Isa::kAvx512Bf16)) return false;

@@ -9,15 +9,15 @@ namespace narrow {
 
 /// Instruction sets that kernels are compiled for. A kernel names the one it needs.
 enum class Isa : unsigned char {
-  kScalar,   ///< any CPU
-  kAvx2,     ///< AVX2, FMA, F16C, BMI2
-  kAvx512,   ///< AVX-512 F, BW, DQ, VL, VNNI, VBMI, VBMI2, VPOPCNTDQ, BITALG (Ice Lake, Zen 4 and newer)
-  kAvx512Bf16, ///< kAvx512 and BF16 (Cooper Lake, Zen 4 and newer)
-  kAmx,      ///< kAvx512Bf16 and AMX tiles with int8
-  kNeon,     ///< AArch64
-  kDotProd,  ///< AArch64 with SDOT/UDOT
-  kI8mm,     ///< AArch64 with SMMLA/USMMLA
-  kCuda,     ///< a CUDA device
+  kScalar,      ///< any CPU
+  kAvx2,        ///< AVX2, FMA, F16C, BMI2
+  kAvx512,      ///< AVX-512 F, BW, DQ, VL, VNNI, VBMI, VBMI2, VPOPCNTDQ, BITALG (Ice Lake, Zen 4 and newer)
+  kAvx512Bf16,  ///< kAvx512 and BF16 (Cooper Lake, Zen 4 and newer)
+  kAmx,         ///< kAvx512Bf16 and AMX tiles with int8
+  kNeon,        ///< AArch64
+  kDotProd,     ///< AArch64 with SDOT/UDOT
+  kI8mm,        ///< AArch64 with SMMLA/USMMLA
+  kCuda,        ///< a CUDA device
 };
 
 std::string_view name_of(Isa isa);

@@ -7,7 +7,9 @@
 namespace narrow {
 namespace {
 
-[[noreturn]] void refuse() { throw Unsupported("this build of narrow has no CUDA; configure it with the preset `cuda` where nvcc is installed"); }
+[[noreturn]] void refuse() {
+  throw Unsupported("this build of narrow has no CUDA; configure it with the preset `cuda` where nvcc is installed");
+}
 
 }  // namespace
 

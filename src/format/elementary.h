@@ -16,9 +16,9 @@ struct ExpConstants {
   // Beyond these the result is infinity, or zero (instead of a subnormal number or the last normal ones).
   static constexpr float kHighest = 88.72283f, kLowest = -87.0f;
   static constexpr float kLog2e = 1.44269504f;
-  static constexpr float kRound = 12582912.0f;      // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
-  static constexpr float kLn2High = 0.693359375f;   // 10 significant bits: n * kLn2High is exact
-  static constexpr float kLn2Low = -2.12194440e-4f; // ln 2 - kLn2High
+  static constexpr float kRound = 12582912.0f;       // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
+  static constexpr float kLn2High = 0.693359375f;    // 10 significant bits: n * kLn2High is exact
+  static constexpr float kLn2Low = -2.12194440e-4f;  // ln 2 - kLn2High
   // exp(r) = 1 + r + r^2 * (c0 + c1 r + ... + c4 r^4), |r| <= ln(2)/2, to 3.1e-9 (minimax)
   static constexpr float kC0 = 0.49999994f, kC1 = 0.16666521f, kC2 = 0.041668389f, kC3 = 0.0083687454f, kC4 = 0.0013814541f;
 };

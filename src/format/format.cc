@@ -49,8 +49,8 @@ Format parse_format(std::string_view name) {
       if (exponent < 1 || exponent > 8 || mantissa > 10 || 1 + exponent + mantissa > 16)
         throw InvalidArgument(fmt::format("format {} is outside of fpN_eEmM with 1 <= E <= 8, 0 <= M <= 10 and N <= 16", in_quotes(name)));
       if (bits != 1 + exponent + mantissa)
-        throw InvalidArgument(fmt::format("format {} says {} bits, but a sign, {} exponent and {} mantissa bits make {}", in_quotes(name), bits,
-                                          exponent, mantissa, 1 + exponent + mantissa));
+        throw InvalidArgument(fmt::format("format {} says {} bits, but a sign, {} exponent and {} mantissa bits make {}", in_quotes(name),
+                                          bits, exponent, mantissa, 1 + exponent + mantissa));
       if (exponent == 5 && mantissa == 10) return kFp16;
       if (exponent == 8 && mantissa == 7) return kBf16;
       return float_format(exponent, mantissa);

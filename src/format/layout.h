@@ -42,7 +42,8 @@ NARROW_HOST_DEVICE constexpr LayoutMap layout_map(Layout layout) {
 NARROW_HOST_DEVICE constexpr std::int64_t padded(std::int64_t size, std::int64_t tile) { return (size + tile - 1) / tile * tile; }
 
 /// Where (row, col) of a matrix rows x cols lies, in elements.
-NARROW_HOST_DEVICE constexpr std::int64_t map_offset(Layout layout, std::int64_t row, std::int64_t col, std::int64_t rows, std::int64_t cols) {
+NARROW_HOST_DEVICE constexpr std::int64_t map_offset(Layout layout, std::int64_t row, std::int64_t col, std::int64_t rows,
+                                                     std::int64_t cols) {
   const LayoutMap map = layout_map(layout);
   const std::int64_t tile_row = row / map.tile_rows, tile_col = col / map.tile_cols;
   const std::int64_t down = padded(rows, map.tile_rows) / map.tile_rows, across = padded(cols, map.tile_cols) / map.tile_cols;
@@ -88,9 +89,9 @@ NARROW_HOST_DEVICE constexpr std::int64_t map_run(Layout layout, std::int64_t co
 
 static_assert(map_offset(Layout::kRow, 2, 3, 5, 7) == 17);
 static_assert(map_offset(Layout::kCol, 2, 3, 5, 7) == 17);
-static_assert(map_offset(Layout::kCol32, 1, 32, 2, 33) == 64 + 32);        // cuBLASLt: 33 columns, 2 rows: stripes 64 apart
-static_assert(map_offset(Layout::kCol4_4r2_8c, 0, 32, 1, 33) == 256);      // cuBLASLt: 33 columns, 1 row: stripes 256 apart
-static_assert(map_offset(Layout::kCol32_2r_4r4, 0, 32, 1, 33) == 1024);    // cuBLASLt: 33 columns, 1 row: stripes 1024 apart
+static_assert(map_offset(Layout::kCol32, 1, 32, 2, 33) == 64 + 32);      // cuBLASLt: 33 columns, 2 rows: stripes 64 apart
+static_assert(map_offset(Layout::kCol4_4r2_8c, 0, 32, 1, 33) == 256);    // cuBLASLt: 33 columns, 1 row: stripes 256 apart
+static_assert(map_offset(Layout::kCol32_2r_4r4, 0, 32, 1, 33) == 1024);  // cuBLASLt: 33 columns, 1 row: stripes 1024 apart
 static_assert(map_offset(Layout::kCol32_2r_4r4, 13, 5, 32, 32) == ((((13 % 8) / 2 * 4 + 13 / 8) * 2 + 13 % 2) * 32 + 5));
 
 }  // namespace narrow

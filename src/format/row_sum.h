@@ -36,6 +36,8 @@ NARROW_HOST_DEVICE constexpr double row_sum(std::int64_t count, const Join& join
 }
 
 /// The mean behind a norm: the fp64 sum divided by the count, rounded once to fp32.
-NARROW_HOST_DEVICE constexpr float mean_from_sum(double sum, std::int64_t count) { return static_cast<float>(sum / static_cast<double>(count)); }
+NARROW_HOST_DEVICE constexpr float mean_from_sum(double sum, std::int64_t count) {
+  return static_cast<float>(sum / static_cast<double>(count));
+}
 
 }  // namespace narrow

@@ -92,12 +92,14 @@ NARROW_HOST_DEVICE constexpr std::uint32_t quantize_element(const Scheme& scheme
   const float quotient = x != x ? x : x / effective_scale;  // a NaN keeps its sign: GPUs drop it in arithmetic
   if (!scheme.asymmetric) return encode(scheme.element, quotient, rounding, overflow, random);
   const std::int32_t highest = static_cast<std::int32_t>(scheme.element.max_code());
-  return static_cast<std::uint32_t>(detail::round_to_integer(std::bit_cast<std::uint32_t>(quotient), 0, -zero_point, highest - zero_point,
-                                                             rounding, random) + zero_point);
+  return static_cast<std::uint32_t>(
+      detail::round_to_integer(std::bit_cast<std::uint32_t>(quotient), 0, -zero_point, highest - zero_point, rounding, random) +
+      zero_point);
 }
 
 /// The value of one code.
-NARROW_HOST_DEVICE constexpr float dequantize_element(const Scheme& scheme, std::uint32_t code, float effective_scale, std::int32_t zero_point) {
+NARROW_HOST_DEVICE constexpr float dequantize_element(const Scheme& scheme, std::uint32_t code, float effective_scale,
+                                                      std::int32_t zero_point) {
   const float value = scheme.asymmetric ? static_cast<float>(static_cast<std::int32_t>(code) - zero_point) : decode(scheme.element, code);
   return value != value ? value : value * effective_scale;
 }

@@ -22,9 +22,7 @@ Scheme msfp(int bits) {
   return scheme;
 }
 
-Scheme nvfp4() {
-  return {.element = kFp4E2m1, .granularity = Granularity::block(16), .scale = kFp8E4m3, .has_outer_scale = true};
-}
+Scheme nvfp4() { return {.element = kFp4E2m1, .granularity = Granularity::block(16), .scale = kFp8E4m3, .has_outer_scale = true}; }
 
 /// The unsigned format whose codes an asymmetric scheme of a signed integer format uses, and back.
 Format unsigned_of(const Format& format) { return uint_format(format.bits); }
@@ -53,7 +51,8 @@ bool parse_granularity(std::string_view text, Granularity& result) {
     return result = Granularity::block(cols), true;
   }
   const std::size_t cross = text.find('x');
-  if (cross == std::string_view::npos || !parse_size(text.substr(0, cross), rows) || !parse_size(text.substr(cross + 1), cols)) return false;
+  if (cross == std::string_view::npos || !parse_size(text.substr(0, cross), rows) || !parse_size(text.substr(cross + 1), cols))
+    return false;
   return result = Granularity::block(rows, cols), true;
 }
 
@@ -97,11 +96,11 @@ Format parse_scale(std::string_view text, std::string_view part) {
 }  // namespace
 
 const std::vector<BlockFormat>& block_formats() {
-  static const std::vector<BlockFormat> table{
-      {"mxfp8_e4m3", mx(kFp8E4m3)}, {"mxfp8_e5m2", mx(kFp8E5m2)}, {"mxfp6_e3m2", mx(kFp6E3m2)}, {"mxfp6_e2m3", mx(kFp6E2m3)},
-      {"mxfp4", mx(kFp4E2m1)},      {"mxint8", mx(kMxInt8)},      {"nvfp4", nvfp4()},           {"msfp11", msfp(11)},
-      {"msfp12", msfp(12)},         {"msfp13", msfp(13)},         {"msfp14", msfp(14)},         {"msfp15", msfp(15)},
-      {"msfp16", msfp(16)}};
+  static const std::vector<BlockFormat> table{{"mxfp8_e4m3", mx(kFp8E4m3)}, {"mxfp8_e5m2", mx(kFp8E5m2)}, {"mxfp6_e3m2", mx(kFp6E3m2)},
+                                              {"mxfp6_e2m3", mx(kFp6E2m3)}, {"mxfp4", mx(kFp4E2m1)},      {"mxint8", mx(kMxInt8)},
+                                              {"nvfp4", nvfp4()},           {"msfp11", msfp(11)},         {"msfp12", msfp(12)},
+                                              {"msfp13", msfp(13)},         {"msfp14", msfp(14)},         {"msfp15", msfp(15)},
+                                              {"msfp16", msfp(16)}};
   return table;
 }
 
@@ -113,7 +112,8 @@ Scheme Scheme::parse(std::string_view text) {
     if (colon == std::string_view::npos) break;
     rest.remove_prefix(colon + 1);
   }
-  if (parts.front().empty()) throw InvalidArgument(
+  if (parts.front().empty())
+    throw InvalidArgument(
         fmt::format("scheme {} is empty before its first ':'; write FORMAT[:GRANULARITY][:asym][:scale=FORMAT]", in_quotes(text)));
 
   for (const BlockFormat& block : block_formats()) {
@@ -163,13 +163,47 @@ std::string Scheme::to_string() const {
 const std::vector<Scheme>& standard_schemes() {
   static const std::vector<Scheme> table = [] {
     std::vector<Scheme> schemes;
-    for (const char* text :
-         {"fp16", "bf16", "fp8_e5m2:tensor", "fp8_e5m2:row", "fp8_e4m3:none", "fp8_e4m3:tensor", "fp8_e4m3:row", "fp8_e4m3:col",
-          "fp8_e4m3:block128", "fp8_e4m3:128x128", "fp6_e3m2:row", "fp6_e2m3:row", "fp5_e3m1:row", "fp5_e2m2:row", "fp4_e2m1:row",
-          "fp4_e2m1:block32", "fp4_e3m0:row", "fp3_e2m0:row", "fp7_e3m3:row", "fp12_e5m6:row", "int8:tensor", "int8:row", "int8:col",
-          "int8:block128", "int8:row:asym", "int8:tensor:asym", "int8:64x64", "int4:row", "int4:block128", "int4:block32:asym",
-          "int4:block128:asym", "int4:block64:scale=fp16", "int4:block128:asym:scale=bf16", "int3:block128", "int3:block128:asym",
-          "int2:block64", "int2:block128:asym", "int4:block32:scale=e8m0", "int1:row", "int1:block128", "nf4:block64"})
+    for (const char* text : {"fp16",
+                             "bf16",
+                             "fp8_e5m2:tensor",
+                             "fp8_e5m2:row",
+                             "fp8_e4m3:none",
+                             "fp8_e4m3:tensor",
+                             "fp8_e4m3:row",
+                             "fp8_e4m3:col",
+                             "fp8_e4m3:block128",
+                             "fp8_e4m3:128x128",
+                             "fp6_e3m2:row",
+                             "fp6_e2m3:row",
+                             "fp5_e3m1:row",
+                             "fp5_e2m2:row",
+                             "fp4_e2m1:row",
+                             "fp4_e2m1:block32",
+                             "fp4_e3m0:row",
+                             "fp3_e2m0:row",
+                             "fp7_e3m3:row",
+                             "fp12_e5m6:row",
+                             "int8:tensor",
+                             "int8:row",
+                             "int8:col",
+                             "int8:block128",
+                             "int8:row:asym",
+                             "int8:tensor:asym",
+                             "int8:64x64",
+                             "int4:row",
+                             "int4:block128",
+                             "int4:block32:asym",
+                             "int4:block128:asym",
+                             "int4:block64:scale=fp16",
+                             "int4:block128:asym:scale=bf16",
+                             "int3:block128",
+                             "int3:block128:asym",
+                             "int2:block64",
+                             "int2:block128:asym",
+                             "int4:block32:scale=e8m0",
+                             "int1:row",
+                             "int1:block128",
+                             "nf4:block64"})
       schemes.push_back(Scheme::parse(text));
     for (const BlockFormat& block : block_formats()) schemes.push_back(block.scheme);
     return schemes;

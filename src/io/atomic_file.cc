@@ -65,11 +65,13 @@ AtomicFile::~AtomicFile() {
 void AtomicFile::write(std::uint64_t offset, std::span<const std::byte> bytes) {
   constexpr std::size_t kLargestWrite = std::size_t{1} << 30;
   for (std::size_t done = 0; done < bytes.size();) {
-    const ssize_t count = ::pwrite(descriptor_, bytes.data() + done, std::min(bytes.size() - done, kLargestWrite), static_cast<off_t>(offset + done));
+    const ssize_t count =
+        ::pwrite(descriptor_, bytes.data() + done, std::min(bytes.size() - done, kLargestWrite), static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
       if (count == 0) errno = ENOSPC;
-      throw IoError(fmt::format("{}: writing {} bytes at offset {} failed: {}", path_.string(), bytes.size() - done, offset + done, std::strerror(errno)));
+      throw IoError(fmt::format("{}: writing {} bytes at offset {} failed: {}", path_.string(), bytes.size() - done, offset + done,
+                                std::strerror(errno)));
     }
     done += static_cast<std::size_t>(count);
   }

@@ -45,11 +45,12 @@ void pack(const InteropTensor& tensor, const Json&, std::span<StoredBytes> store
 
 InteropTensor unpack(const ModuleReader& module) {
   const Json& config = module.config();
-  const std::int64_t bits = config.contains("bits") ? whole_number(config, "bits") : config.contains("w_bit") ? whole_number(config, "w_bit") : kBits;
+  const std::int64_t bits = config.contains("bits")    ? whole_number(config, "bits")
+                            : config.contains("w_bit") ? whole_number(config, "w_bit")
+                                                       : kBits;
   if (config.value("version", std::string("gemm")) != "gemm" || bits != kBits)
     throw Unsupported("of AWQ's forms narrow reads version gemm with 4 bits");
-  const std::int64_t given_group =
-      whole_number(config, config.contains("group_size") ? "group_size" : "q_group_size");
+  const std::int64_t given_group = whole_number(config, config.contains("group_size") ? "group_size" : "q_group_size");
   const Tensor qweight = module.read(".qweight", DType::kI32, 2), qzeros = module.read(".qzeros", DType::kI32, 2),
                scales = module.read(".scales", DType::kF16, 2);
   const std::int64_t k = qweight.shape()[0], n = qweight.shape()[1] * 8, groups = scales.shape()[0],

@@ -12,7 +12,7 @@ namespace narrow::io {
 namespace {
 
 constexpr std::string_view kState = ".weight.quant_state.bitsandbytes__nf4";
-constexpr std::string_view kSuffixes[] = {".weight",           ".weight.absmax",        ".weight.nested_absmax",
+constexpr std::string_view kSuffixes[] = {".weight",           ".weight.absmax",           ".weight.nested_absmax",
                                           ".weight.quant_map", ".weight.nested_quant_map", kState};
 constexpr std::int64_t kMostBlock = 4096;
 
@@ -45,7 +45,8 @@ Buffer block_scales(const ModuleReader& module, const Json& state, std::int64_t 
     if (!state.contains("nested_offset") || !state.at("nested_offset").is_number()) module.reject("its state has no number nested_offset");
     const float offset = state.at("nested_offset").get<float>();
     if (codes.size() != blocks || map.size() != 256 || outer.size() != (blocks + size - 1) / size)
-      module.reject(fmt::format("{} scales, {} scales of scales and {} values do not fit {} blocks", codes.size(), outer.size(), map.size(), blocks));
+      module.reject(
+          fmt::format("{} scales, {} scales of scales and {} values do not fit {} blocks", codes.size(), outer.size(), map.size(), blocks));
     for (std::int64_t i = 0; i < blocks; ++i)
       scales.as<float>()[i] = map.as<float>()[codes.as<std::uint8_t>()[i]] * outer.as<float>()[i / size] + offset;
   }
@@ -58,14 +59,16 @@ InteropTensor unpack(const ModuleReader& module) {
   const Json state = state_of(module);
   const std::int64_t block = whole(module, state, "blocksize", kMostBlock);
   const Json& sizes = state.contains("shape") ? state.at("shape") : Json();
-  if (!sizes.is_array() || sizes.size() != 2 || !sizes[0].is_number_unsigned() || !sizes[1].is_number_unsigned()) module.reject("its state has no shape [n, k]");
+  if (!sizes.is_array() || sizes.size() != 2 || !sizes[0].is_number_unsigned() || !sizes[1].is_number_unsigned())
+    module.reject("its state has no shape [n, k]");
   const Shape shape{sizes[0].get<std::int64_t>(), sizes[1].get<std::int64_t>()};
   const Tensor codes = module.read(".weight", DType::kU8, 2), map = module.read(".weight.quant_map", DType::kF32, 1);
   if (shape[0] < 1 || shape[1] < 1 || shape[0] > (std::int64_t{1} << 40) / shape[1] || (shape[0] * shape[1] + 1) / 2 != codes.size())
     module.reject(fmt::format("{} bytes hold no weight {}", codes.size(), to_string(shape)));
   if (map.size() != 16 || !std::equal(kNf4Values.begin(), kNf4Values.end(), map.as<float>())) module.reject("its quant_map is not NF4's");
   if (shape[1] % block != 0)
-    throw Unsupported(fmt::format("module {}: blocks of {} cross its rows of {}, which narrow does not carry", in_quotes(module.module()), block, shape[1]));
+    throw Unsupported(fmt::format("module {}: blocks of {} cross its rows of {}, which narrow does not carry", in_quotes(module.module()),
+                                  block, shape[1]));
   Buffer packed = Buffer::allocate(codes.byte_size());  // rows are whole blocks, so whole bytes
   for (std::size_t i = 0; i < packed.size(); ++i) {
     const std::uint8_t pair = codes.as<std::uint8_t>()[i];

@@ -42,7 +42,8 @@ namespace fs = std::filesystem;
 [[noreturn]] void reject(const fs::path& path, std::string_view why) { throw CorruptFile(fmt::format("{}: {}", path.string(), why)); }
 
 const TensorInfo* find_stored(const std::vector<TensorInfo>& stored, std::string_view name) {
-  const auto place = std::lower_bound(stored.begin(), stored.end(), name, [](const TensorInfo& info, std::string_view wanted) { return info.name < wanted; });
+  const auto place = std::lower_bound(stored.begin(), stored.end(), name,
+                                      [](const TensorInfo& info, std::string_view wanted) { return info.name < wanted; });
   return place != stored.end() && place->name == name ? &*place : nullptr;
 }
 
@@ -55,7 +56,8 @@ void open_files(Checkpoint::State& state) {
     state.stored.insert(state.stored.end(), std::make_move_iterator(header.tensors.begin()), std::make_move_iterator(header.tensors.end()));
   }
   std::sort(state.stored.begin(), state.stored.end(), [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });
-  const auto twin = std::adjacent_find(state.stored.begin(), state.stored.end(), [](const TensorInfo& a, const TensorInfo& b) { return a.name == b.name; });
+  const auto twin = std::adjacent_find(state.stored.begin(), state.stored.end(),
+                                       [](const TensorInfo& a, const TensorInfo& b) { return a.name == b.name; });
   if (twin != state.stored.end())
     reject(state.files.directory / twin->file, fmt::format("tensor {} is also in {}", io::in_quotes(twin->name), std::next(twin)->file));
 }
@@ -69,7 +71,8 @@ void check_index(const Checkpoint::State& state) {
     if (info == nullptr || info->file != file) reject(path, fmt::format("tensor {} is not in {}", io::in_quotes(name), file));
   }
   for (const TensorInfo& info : state.stored)
-    if (!state.files.index.weight_map.contains(info.name)) reject(path, fmt::format("tensor {} of {} is not in the index", io::in_quotes(info.name), info.file));
+    if (!state.files.index.weight_map.contains(info.name))
+      reject(path, fmt::format("tensor {} of {} is not in the index", io::in_quotes(info.name), info.file));
 }
 
 bool says_narrow(const std::string& config, const fs::path& path) {
@@ -88,11 +91,13 @@ bool says_narrow(const std::string& config, const fs::path& path) {
 void check_manifest(const Checkpoint::State& state) {
   const io::Manifest& manifest = *state.manifest;
   const fs::path path = state.files.directory / io::kManifestFile;
-  if (manifest.files.size() != state.open.size()) reject(path, fmt::format("it lists {} tensor files, the directory has {}", manifest.files.size(), state.open.size()));
+  if (manifest.files.size() != state.open.size())
+    reject(path, fmt::format("it lists {} tensor files, the directory has {}", manifest.files.size(), state.open.size()));
   for (const auto& [name, file] : manifest.files) {
     const auto open = state.open.find(name);
     if (open == state.open.end()) reject(path, fmt::format("its tensor file {} is not part of the checkpoint", io::in_quotes(name)));
-    if (open->second.reader->size() != file.bytes) reject(open->second.reader->path(), fmt::format("it has {} bytes, the manifest says {}", open->second.reader->size(), file.bytes));
+    if (open->second.reader->size() != file.bytes)
+      reject(open->second.reader->path(), fmt::format("it has {} bytes, the manifest says {}", open->second.reader->size(), file.bytes));
   }
   std::size_t stored = 0;
   const auto expect = [&](const std::string& name, const io::Manifest::StoredTensor& part, DType dtype, const Shape& shape) {
@@ -106,9 +111,11 @@ void check_manifest(const Checkpoint::State& state) {
       expect(name, tensor.stored.at(name), tensor.source_dtype, tensor.shape);
       continue;
     }
-    for (const io::StoredPart& part : io::stored_parts(name, *tensor.scheme, tensor.shape)) expect(part.name, tensor.stored.at(part.name), part.dtype, part.shape);
+    for (const io::StoredPart& part : io::stored_parts(name, *tensor.scheme, tensor.shape))
+      expect(part.name, tensor.stored.at(part.name), part.dtype, part.shape);
   }
-  if (stored != state.stored.size()) reject(path, fmt::format("it describes {} stored tensors, the files hold {}", stored, state.stored.size()));
+  if (stored != state.stored.size())
+    reject(path, fmt::format("it describes {} stored tensors, the files hold {}", stored, state.stored.size()));
 }
 
 Buffer read_part(const Checkpoint& checkpoint, const TensorInfo& info) {
@@ -125,7 +132,8 @@ Checkpoint open_checkpoint(const fs::path& path) {
   const fs::path& directory = state->files.directory;
   const std::vector<std::string>& side = state->files.side_files;
   const bool is_directory = fs::is_directory(path);
-  if (std::find(side.begin(), side.end(), io::kConfigFile) != side.end()) state->config = io::read_text(directory / io::kConfigFile, io::kLargestJsonFile);
+  if (std::find(side.begin(), side.end(), io::kConfigFile) != side.end())
+    state->config = io::read_text(directory / io::kConfigFile, io::kLargestJsonFile);
   const bool has_manifest = is_directory && fs::exists(directory / io::kManifestFile);
   if (!has_manifest && says_narrow(state->config, directory / io::kConfigFile))
     reject(directory, fmt::format("it is quantized but has no {}: its writing was interrupted; quantize again", io::kManifestFile));
@@ -191,9 +199,11 @@ std::optional<QuantizedInfo> Checkpoint::quantized_info(std::string_view name) c
 
 void Checkpoint::read_bytes(const TensorInfo& info, std::uint64_t offset, std::span<std::byte> bytes) const {
   const auto open = state_->open.find(info.file);
-  if (open == state_->open.end()) throw InvalidArgument(fmt::format("{} has no tensor file {}", directory().string(), io::in_quotes(info.file)));
+  if (open == state_->open.end())
+    throw InvalidArgument(fmt::format("{} has no tensor file {}", directory().string(), io::in_quotes(info.file)));
   if (offset > info.byte_size() || bytes.size() > info.byte_size() - offset)
-    throw InvalidArgument(fmt::format("tensor {} has {} bytes; {} at {} are beyond them", io::in_quotes(info.name), info.byte_size(), bytes.size(), offset));
+    throw InvalidArgument(
+        fmt::format("tensor {} has {} bytes; {} at {} are beyond them", io::in_quotes(info.name), info.byte_size(), bytes.size(), offset));
   open->second.reader->read(info.begin + offset, bytes);
 }
 
@@ -204,7 +214,8 @@ Tensor Checkpoint::read_stored(std::string_view name) const {
 
 QuantizedTensor Checkpoint::quantized(std::string_view name) const {
   const io::Manifest::LogicalTensor* tensor = state_->quantized(name);
-  if (tensor == nullptr) throw InvalidArgument(fmt::format("tensor {} of {} is not quantized by narrow", io::in_quotes(name), directory().string()));
+  if (tensor == nullptr)
+    throw InvalidArgument(fmt::format("tensor {} of {} is not quantized by narrow", io::in_quotes(name), directory().string()));
   Buffer codes, scales = Buffer::allocate(0), zero_points = Buffer::allocate(0);
   float outer_scale = 1.0f;
   for (const io::StoredPart& part : io::stored_parts(name, *tensor->scheme, tensor->shape)) {

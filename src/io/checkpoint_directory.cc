@@ -18,8 +18,9 @@ namespace fs = std::filesystem;
 constexpr std::string_view kTensorSuffix = ".safetensors";
 constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 // Weights in other containers, and indices over them: not carried along.
-constexpr std::string_view kOtherWeights[] = {".bin", ".pt", ".pth", ".gguf", ".ggml", ".onnx", ".onnx_data", ".h5", ".msgpack", ".ckpt", ".npz",
-                                              ".npy", ".pkl", ".tflite", ".bin.index.json", ".h5.index.json", ".msgpack.index.json"};
+constexpr std::string_view kOtherWeights[] = {
+    ".bin", ".pt",  ".pth", ".gguf",   ".ggml",           ".onnx",          ".onnx_data",         ".h5", ".msgpack", ".ckpt",
+    ".npz", ".npy", ".pkl", ".tflite", ".bin.index.json", ".h5.index.json", ".msgpack.index.json"};
 
 std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -36,8 +37,10 @@ void check_member(const fs::path& directory, const std::string& name, const fs::
   const fs::path path = directory / name;
   std::error_code error;
   const fs::path root = fs::canonical(directory, error), target = fs::canonical(path, error);
-  if (error) throw CorruptFile(fmt::format("{}: it names the file {}, which is missing: {}", named_by.string(), in_quotes(name), error.message()));
-  if (!fs::is_regular_file(target, error)) throw CorruptFile(fmt::format("{}: it names {}, which is not a regular file", named_by.string(), in_quotes(name)));
+  if (error)
+    throw CorruptFile(fmt::format("{}: it names the file {}, which is missing: {}", named_by.string(), in_quotes(name), error.message()));
+  if (!fs::is_regular_file(target, error))
+    throw CorruptFile(fmt::format("{}: it names {}, which is not a regular file", named_by.string(), in_quotes(name)));
   if (target.parent_path() != root && !is_hub_blob(root, target))
     throw CorruptFile(fmt::format("{}: it names {}, a link that leads out of the directory", named_by.string(), in_quotes(name)));
 }
@@ -48,7 +51,9 @@ void list_side_files(CheckpointFiles& files) {
     std::error_code error;
     if (!is_plain_file_name(name) || !entry.is_regular_file(error)) continue;
     if (name.ends_with(kTensorSuffix) || name.ends_with(kIndexSuffix) || name == kManifestFile) continue;
-    if (std::any_of(std::begin(kOtherWeights), std::end(kOtherWeights), [&](std::string_view suffix) { return lower(name).ends_with(suffix); })) continue;
+    if (std::any_of(std::begin(kOtherWeights), std::end(kOtherWeights),
+                    [&](std::string_view suffix) { return lower(name).ends_with(suffix); }))
+      continue;
     check_member(files.directory, name, files.directory);
     files.side_files.push_back(name);
   }
@@ -63,11 +68,14 @@ void list_tensor_files(CheckpointFiles& files) {
     if (name.ends_with(kIndexSuffix)) indices.push_back(name);
     if (name.ends_with(kTensorSuffix)) tensors.push_back(name);
   }
-  const auto has = [](const std::vector<std::string>& names, std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  const auto has = [](const std::vector<std::string>& names, std::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
   const std::string default_index = "model" + std::string(kIndexSuffix), default_file = "model" + std::string(kTensorSuffix);
   if (!indices.empty()) {
     if (indices.size() > 1 && !has(indices, default_index))
-      throw InvalidArgument(fmt::format("{} has {} indices over safetensors files and none is {}; name one model", files.directory.string(), indices.size(), default_index));
+      throw InvalidArgument(fmt::format("{} has {} indices over safetensors files and none is {}; name one model", files.directory.string(),
+                                        indices.size(), default_index));
     files.index_file = indices.size() > 1 ? default_index : indices.front();
     const fs::path path = files.directory / files.index_file;
     check_member(files.directory, files.index_file, files.directory);
@@ -75,15 +83,18 @@ void list_tensor_files(CheckpointFiles& files) {
     std::set<std::string> named, folded;
     for (const auto& [tensor, file] : files.index.weight_map) named.insert(file);
     for (const std::string& file : named) {
-      if (!folded.insert(lower(file)).second) throw CorruptFile(fmt::format("{}: two files differ from {} by case alone", path.string(), in_quotes(file)));
+      if (!folded.insert(lower(file)).second)
+        throw CorruptFile(fmt::format("{}: two files differ from {} by case alone", path.string(), in_quotes(file)));
       check_member(files.directory, file, path);
     }
     files.tensor_files.assign(named.begin(), named.end());
     return;
   }
-  if (tensors.empty()) throw IoError(fmt::format("{} has no safetensors file; name a safetensors file or a directory with one", files.directory.string()));
+  if (tensors.empty())
+    throw IoError(fmt::format("{} has no safetensors file; name a safetensors file or a directory with one", files.directory.string()));
   if (tensors.size() > 1 && !has(tensors, default_file))
-    throw InvalidArgument(fmt::format("{} has {} safetensors files and no index; name one of the files", files.directory.string(), tensors.size()));
+    throw InvalidArgument(
+        fmt::format("{} has {} safetensors files and no index; name one of the files", files.directory.string(), tensors.size()));
   files.tensor_files = {tensors.size() > 1 ? default_file : tensors.front()};
   check_member(files.directory, files.tensor_files.front(), files.directory);
 }

@@ -15,28 +15,22 @@
 namespace narrow::io {
 namespace {
 
-constexpr std::string_view kSuffixes[] = {".weight",       ".weight_packed",      ".weight_scale", ".weight_shape", ".weight_zero_point",
-                                          ".weight_g_idx", ".weight_global_scale", ".input_scale",  ".input_zero_point", ".input_global_scale"};
+constexpr std::string_view kSuffixes[] = {
+    ".weight",       ".weight_packed",       ".weight_scale", ".weight_shape",     ".weight_zero_point",
+    ".weight_g_idx", ".weight_global_scale", ".input_scale",  ".input_zero_point", ".input_global_scale"};
 constexpr std::string_view kVersion = "0.17.0";  // the first with dense words
 
 enum class Form : std::uint8_t { kNone, kInteger, kFloat, kPacked, kNvfp4, kMxfp4, kMxfp8 };
 
 constexpr std::string_view name_of(Form form) {
   switch (form) {
-    case Form::kInteger:
-      return "int-quantized";
-    case Form::kFloat:
-      return "float-quantized";
-    case Form::kPacked:
-      return "pack-quantized";
-    case Form::kNvfp4:
-      return "nvfp4-pack-quantized";
-    case Form::kMxfp4:
-      return "mxfp4-pack-quantized";
-    case Form::kMxfp8:
-      return "mxfp8-quantized";
-    case Form::kNone:
-      break;
+    case Form::kInteger: return "int-quantized";
+    case Form::kFloat: return "float-quantized";
+    case Form::kPacked: return "pack-quantized";
+    case Form::kNvfp4: return "nvfp4-pack-quantized";
+    case Form::kMxfp4: return "mxfp4-pack-quantized";
+    case Form::kMxfp8: return "mxfp8-quantized";
+    case Form::kNone: break;
   }
   return "";
 }
@@ -94,14 +88,11 @@ std::vector<StoredBytes> parts(const std::string& module, const Scheme& scheme, 
       return {{module + ".weight_packed", DType::kU8, {n, k / 2}},
               {module + ".weight_scale", DType::kF8E4m3, cells},
               {module + ".weight_global_scale", DType::kF32, {1}}};
-    case Form::kMxfp4:
-      return {{module + ".weight_packed", DType::kU8, {n, k / 2}}, {module + ".weight_scale", DType::kU8, cells}};
-    case Form::kMxfp8:
-      return {{module + ".weight", DType::kF8E4m3, shape}, {module + ".weight_scale", DType::kU8, cells}};
+    case Form::kMxfp4: return {{module + ".weight_packed", DType::kU8, {n, k / 2}}, {module + ".weight_scale", DType::kU8, cells}};
+    case Form::kMxfp8: return {{module + ".weight", DType::kF8E4m3, shape}, {module + ".weight_scale", DType::kU8, cells}};
     case Form::kFloat:
       return {{module + ".weight", DType::kF8E4m3, shape}, {module + ".weight_scale", dtype_of_scales(scheme.scale), cells}};
-    default:
-      break;
+    default: break;
   }
   std::vector<StoredBytes> stored{{module + ".weight", DType::kI8, shape},
                                   {module + ".weight_scale", dtype_of_scales(scheme.scale), cells}};
@@ -351,7 +342,10 @@ Json input_arguments(const std::optional<ActivationScheme>& inputs) {
   const Scheme& scheme = inputs->scheme;
   const bool is_nvfp4 = scheme.has_outer_scale, is_group = scheme.granularity.cols > 0;
   Json json = quantization_arguments(scheme.element.bits, scheme.element.is_float() ? "float" : "int", !scheme.asymmetric,
-                                     is_nvfp4 ? "tensor_group" : is_tensor(scheme) ? "tensor" : is_group ? "group" : "token");
+                                     is_nvfp4            ? "tensor_group"
+                                     : is_tensor(scheme) ? "tensor"
+                                     : is_group          ? "group"
+                                                         : "token");
   if (is_group) json["group_size"] = scheme.granularity.cols;
   json["dynamic"] = is_nvfp4 ? Json("local") : Json(!inputs->is_static);
   if (scheme.asymmetric) json["zp_dtype"] = "torch.int8";

@@ -36,11 +36,14 @@ void FileReader::read(std::uint64_t offset, std::span<std::byte> out) const {
     throw CorruptFile(fmt::format("{}: {} bytes at offset {} lie beyond its {} bytes", path_.string(), out.size(), offset, size_));
   constexpr std::size_t kLargestRead = std::size_t{1} << 30;  // the system's own limit is just below 2^31
   for (std::size_t done = 0; done < out.size();) {
-    const ssize_t count = ::pread(descriptor_, out.data() + done, std::min(out.size() - done, kLargestRead), static_cast<off_t>(offset + done));
+    const ssize_t count =
+        ::pread(descriptor_, out.data() + done, std::min(out.size() - done, kLargestRead), static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0)
-      throw IoError(fmt::format("{}: reading {} bytes at offset {} failed: {}", path_.string(), out.size(), offset + done, std::strerror(errno)));
-    if (count == 0) throw CorruptFile(fmt::format("{}: it ends at offset {} and had {} bytes when it was opened", path_.string(), offset + done, size_));
+      throw IoError(
+          fmt::format("{}: reading {} bytes at offset {} failed: {}", path_.string(), out.size(), offset + done, std::strerror(errno)));
+    if (count == 0)
+      throw CorruptFile(fmt::format("{}: it ends at offset {} and had {} bytes when it was opened", path_.string(), offset + done, size_));
     done += static_cast<std::size_t>(count);
   }
 }

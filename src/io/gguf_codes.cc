@@ -21,7 +21,8 @@ struct Twin {
   const char* scheme;
   std::uint32_t offset;  ///< ggml's code is narrow's with these bits turned over
 };
-constexpr Twin kTwins[] = {{GgmlType::kQ8_0, "int8:block32:scale=fp16", 0}, {GgmlType::kQ4_0, "int4:block32:scale=fp16", 8}, {GgmlType::kMxfp4, "mxfp4", 0}};
+constexpr Twin kTwins[] = {
+    {GgmlType::kQ8_0, "int8:block32:scale=fp16", 0}, {GgmlType::kQ4_0, "int4:block32:scale=fp16", 8}, {GgmlType::kMxfp4, "mxfp4", 0}};
 
 const Twin* twin_of(const GgmlTypeInfo& type) {
   for (const Twin& twin : kTwins)

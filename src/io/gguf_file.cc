@@ -99,34 +99,20 @@ class Cursor {
   /// A number of any kind as text, where narrow has no use for it.
   GgufValue value(std::uint32_t type) {
     switch (type) {
-      case kU8:
-        return std::to_string(number<std::uint8_t>());
-      case kI8:
-        return std::to_string(number<std::int8_t>());
-      case kU16:
-        return std::to_string(number<std::uint16_t>());
-      case kI16:
-        return std::to_string(number<std::int16_t>());
-      case kU32:
-        return number<std::uint32_t>();
-      case kI32:
-        return std::to_string(number<std::int32_t>());
-      case kF32:
-        return number<float>();
-      case kBool:
-        return number<std::uint8_t>() != 0;
-      case kString:
-        return string();
-      case kU64:
-        return std::to_string(number<std::uint64_t>());
-      case kI64:
-        return std::to_string(number<std::int64_t>());
-      case kF64:
-        return fmt::format("{}", number<double>());
-      case kArray:
-        return array();
-      default:
-        reject(fmt::format("{} is no type of a value", type));
+      case kU8: return std::to_string(number<std::uint8_t>());
+      case kI8: return std::to_string(number<std::int8_t>());
+      case kU16: return std::to_string(number<std::uint16_t>());
+      case kI16: return std::to_string(number<std::int16_t>());
+      case kU32: return number<std::uint32_t>();
+      case kI32: return std::to_string(number<std::int32_t>());
+      case kF32: return number<float>();
+      case kBool: return number<std::uint8_t>() != 0;
+      case kString: return string();
+      case kU64: return std::to_string(number<std::uint64_t>());
+      case kI64: return std::to_string(number<std::int64_t>());
+      case kF64: return fmt::format("{}", number<double>());
+      case kArray: return array();
+      default: reject(fmt::format("{} is no type of a value", type));
     }
   }
 
@@ -154,7 +140,7 @@ class Cursor {
   GgufValue array() {
     const std::uint32_t type = number<std::uint32_t>();
     if (type == kArray || type > kF64) reject(fmt::format("an array of type {}", type));
-    const std::uint64_t width = type == kString || type >= kU64                 ? 8
+    const std::uint64_t width = type == kString || type >= kU64               ? 8
                                 : type == kU8 || type == kI8 || type == kBool ? 1
                                 : type == kU16 || type == kI16                ? 2
                                                                               : 4;

@@ -319,7 +319,7 @@ Buffer transposed(const Buffer& elements, std::int64_t rows, std::int64_t cols, 
 namespace narrow {
 namespace {
 
-constexpr Ecosystem kEcosystems[] = {Ecosystem::kNarrow, Ecosystem::kCompressedTensors, Ecosystem::kGptq, Ecosystem::kAwq,
+constexpr Ecosystem kEcosystems[] = {Ecosystem::kNarrow,   Ecosystem::kCompressedTensors, Ecosystem::kGptq,        Ecosystem::kAwq,
                                      Ecosystem::kFp8Block, Ecosystem::kModelOpt,          Ecosystem::kBitsAndBytes};
 
 }  // namespace
@@ -328,20 +328,13 @@ std::span<const Ecosystem> all_ecosystems() { return kEcosystems; }
 
 std::string_view name_of(Ecosystem ecosystem) {
   switch (ecosystem) {
-    case Ecosystem::kNarrow:
-      return "narrow";
-    case Ecosystem::kCompressedTensors:
-      return "ct";
-    case Ecosystem::kGptq:
-      return "gptq";
-    case Ecosystem::kAwq:
-      return "awq";
-    case Ecosystem::kFp8Block:
-      return "fp8-block";
-    case Ecosystem::kModelOpt:
-      return "modelopt";
-    case Ecosystem::kBitsAndBytes:
-      return "bnb";
+    case Ecosystem::kNarrow: return "narrow";
+    case Ecosystem::kCompressedTensors: return "ct";
+    case Ecosystem::kGptq: return "gptq";
+    case Ecosystem::kAwq: return "awq";
+    case Ecosystem::kFp8Block: return "fp8-block";
+    case Ecosystem::kModelOpt: return "modelopt";
+    case Ecosystem::kBitsAndBytes: return "bnb";
   }
   return "";
 }

@@ -86,8 +86,8 @@ struct InteropFormat {
   InteropTensor (*unpack)(const ModuleReader& module);
   Json (*config)(const std::vector<ModuleScheme>& modules);
 
-  /// Inputs that are rounded, of forms that know them: why a scheme has no place beside a weight's, as the end of a sentence; the tensors of a
-  /// static scale, with their bytes; what a file says of a module.
+  /// Inputs that are rounded, of forms that know them: why a scheme has no place beside a weight's, as the end of a sentence; the tensors
+  /// of a static scale, with their bytes; what a file says of a module.
   std::string (*input_refusal)(const Scheme& weight, const ActivationScheme& inputs) = nullptr;
   std::vector<StoredBytes> (*input_parts)(const std::string& module, const ActivationScheme& inputs, const StaticScale& scale) = nullptr;
   std::optional<ModuleInputs> (*inputs)(const ModuleReader& module) = nullptr;
@@ -154,8 +154,8 @@ Scheme integer_scheme(int bits, bool asymmetric, std::int64_t group, const Forma
 bool is_grouped_integer(const Scheme& scheme);
 Format format_of_scales(DType dtype);
 DType dtype_of_scales(const Format& scale);
-/// Some forms have no weights without rounded inputs. A file that was made from weights alone says so under this key, which their own readers
-/// pass over; inputs are then announced and not meant.
+/// Some forms have no weights without rounded inputs. A file that was made from weights alone says so under this key, which their own
+/// readers pass over; inputs are then announced and not meant.
 inline constexpr const char* kWeightsAlone = "narrow_weights_alone";
 /// No module has inputs of its own.
 bool are_weights_alone(const std::vector<ModuleScheme>& modules);

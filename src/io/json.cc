@@ -117,8 +117,9 @@ namespace {
 
 /// nlohmann converts any number to any type: what does not fit would be undefined.
 std::int64_t checked_whole(const Json& value, std::string_view what) {
-  const bool fits = value.is_number_unsigned() ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())
-                                               : value.is_number_integer();
+  const bool fits = value.is_number_unsigned()
+                        ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())
+                        : value.is_number_integer();
   if (!fits) throw InvalidArgument(fmt::format("{} is {}, which is no whole number", what, in_quotes(value.dump())));
   return value.get<std::int64_t>();
 }

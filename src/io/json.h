@@ -15,8 +15,8 @@ using OrderedJson = nlohmann::ordered_json;  ///< keeps the order of keys; slow 
 
 inline constexpr std::uint64_t kLargestJsonFile = std::uint64_t{256} << 20;
 
-/// object[key] as a whole number. Throws InvalidArgument for a text, a fraction, or a number beyond 64 bits; nlohmann's exception where it is
-/// missing.
+/// object[key] as a whole number. Throws InvalidArgument for a text, a fraction, or a number beyond 64 bits; nlohmann's exception where it
+/// is missing.
 std::int64_t whole_number(const Json& object, const char* key);
 /// The same of an array's element.
 std::int64_t whole_number(const Json& array, std::size_t index);

@@ -35,10 +35,12 @@ const Json& object_at(const Json& json, const char* key) {
 void check_shape(const std::string& name, const Shape& shape) {
   constexpr std::int64_t kMostElements = std::int64_t{1} << 56;
   constexpr std::size_t kMostDimensions = 64;
-  if (shape.size() > kMostDimensions) throw InvalidArgument(fmt::format("tensor {} has more than {} dimensions", in_quotes(name), kMostDimensions));
+  if (shape.size() > kMostDimensions)
+    throw InvalidArgument(fmt::format("tensor {} has more than {} dimensions", in_quotes(name), kMostDimensions));
   std::int64_t count = 1;
   for (const std::int64_t dimension : shape) {
-    if (dimension < 0 || (dimension > 0 && count > kMostElements / dimension)) throw InvalidArgument(fmt::format("tensor {} has a shape whose size overflows", in_quotes(name)));
+    if (dimension < 0 || (dimension > 0 && count > kMostElements / dimension))
+      throw InvalidArgument(fmt::format("tensor {} has a shape whose size overflows", in_quotes(name)));
     count *= std::max<std::int64_t>(dimension, 1);
   }
 }
@@ -47,7 +49,8 @@ Manifest::LogicalTensor parse_tensor(const std::string& name, const Json& json) 
   Manifest::LogicalTensor tensor;
   if (json.contains("scheme")) tensor.scheme = Scheme::parse(json.at("scheme").get<std::string>());
   for (const Json& dimension : json.at("shape")) {
-    if (!dimension.is_number_unsigned()) throw InvalidArgument(fmt::format("tensor {} has a dimension that is not a whole number", in_quotes(name)));
+    if (!dimension.is_number_unsigned())
+      throw InvalidArgument(fmt::format("tensor {} has a dimension that is not a whole number", in_quotes(name)));
     tensor.shape.push_back(dimension.get<std::int64_t>());
   }
   check_shape(name, tensor.shape);
@@ -58,17 +61,20 @@ Manifest::LogicalTensor parse_tensor(const std::string& name, const Json& json) 
     if (!is_hash(part.at("xxh3"))) throw InvalidArgument(fmt::format("the hash of tensor {} is not one", in_quotes(stored)));
     tensor.stored[stored] = {part.at("file").get<std::string>(), part.at("xxh3").get<std::string>()};
   }
-  if (tensor.scheme && !is_floating(tensor.source_dtype)) throw InvalidArgument(fmt::format("tensor {} is quantized from {}", in_quotes(name), name_of(tensor.source_dtype)));
+  if (tensor.scheme && !is_floating(tensor.source_dtype))
+    throw InvalidArgument(fmt::format("tensor {} is quantized from {}", in_quotes(name), name_of(tensor.source_dtype)));
   std::size_t expected = 1;
   if (tensor.scheme) {
     const std::vector<StoredPart> parts = stored_parts(name, *tensor.scheme, tensor.shape);
     expected = parts.size();
     for (const StoredPart& part : parts)
-      if (!tensor.stored.contains(part.name)) throw InvalidArgument(fmt::format("tensor {} has no part {}", in_quotes(name), in_quotes(part.name)));
+      if (!tensor.stored.contains(part.name))
+        throw InvalidArgument(fmt::format("tensor {} has no part {}", in_quotes(name), in_quotes(part.name)));
   } else if (!tensor.stored.contains(name)) {
     throw InvalidArgument(fmt::format("tensor {} is not stored under its name", in_quotes(name)));
   }
-  if (tensor.stored.size() != expected) throw InvalidArgument(fmt::format("tensor {} has {} parts instead of {}", in_quotes(name), tensor.stored.size(), expected));
+  if (tensor.stored.size() != expected)
+    throw InvalidArgument(fmt::format("tensor {} has {} parts instead of {}", in_quotes(name), tensor.stored.size(), expected));
   return tensor;
 }
 
@@ -82,20 +88,24 @@ Manifest from_json(const Json& json) {
   Manifest manifest;
   if (json.at("format") != kFormatName) throw InvalidArgument("it is not the manifest of a checkpoint");
   if (json.at("format_version") != kManifestVersion)
-    throw InvalidArgument(fmt::format("its format version is {}, this library reads {}", json.at("format_version").dump(), kManifestVersion));
+    throw InvalidArgument(
+        fmt::format("its format version is {}, this library reads {}", json.at("format_version").dump(), kManifestVersion));
   manifest.narrow_version = json.at("narrow_version").get<std::string>();
   for (const auto& [name, file] : object_at(json, "files").items()) {
-    if (!is_plain_file_name(name) || !is_hash(file.at("header_xxh3"))) throw InvalidArgument(fmt::format("its entry for the file {} is not valid", in_quotes(name)));
+    if (!is_plain_file_name(name) || !is_hash(file.at("header_xxh3")))
+      throw InvalidArgument(fmt::format("its entry for the file {} is not valid", in_quotes(name)));
     manifest.files[name] = {bytes_at(file, "bytes"), bytes_at(file, "header_bytes"), file.at("header_xxh3").get<std::string>()};
   }
   for (const auto& [name, file] : object_at(json, "side_files").items()) {
-    if (!is_plain_file_name(name) || !is_hash(file.at("xxh3"))) throw InvalidArgument(fmt::format("its entry for the file {} is not valid", in_quotes(name)));
+    if (!is_plain_file_name(name) || !is_hash(file.at("xxh3")))
+      throw InvalidArgument(fmt::format("its entry for the file {} is not valid", in_quotes(name)));
     manifest.side_files[name] = {bytes_at(file, "bytes"), file.at("xxh3").get<std::string>()};
   }
   for (const auto& [name, tensor] : object_at(json, "tensors").items()) {
     const Manifest::LogicalTensor& parsed = manifest.tensors[name] = parse_tensor(name, tensor);
     for (const auto& [stored, part] : parsed.stored)
-      if (!manifest.files.contains(part.file)) throw InvalidArgument(fmt::format("tensor {} lies in the unknown file {}", in_quotes(stored), in_quotes(part.file)));
+      if (!manifest.files.contains(part.file))
+        throw InvalidArgument(fmt::format("tensor {} lies in the unknown file {}", in_quotes(stored), in_quotes(part.file)));
   }
   return manifest;
 }
@@ -136,7 +146,8 @@ Manifest parse_manifest(std::string_view text, const std::filesystem::path& path
   std::string copy(text);
   const std::size_t place = text.size() - kTail.size() - kNoHash.size();
   copy.replace(place, kNoHash.size(), kNoHash);
-  if (hash_of(copy) != text.substr(place, kNoHash.size())) reject("its contents do not have the hash that it ends with: it was damaged or edited");
+  if (hash_of(copy) != text.substr(place, kNoHash.size()))
+    reject("its contents do not have the hash that it ends with: it was damaged or edited");
   try {
     return from_json(parse_json(text, path));
   } catch (const nlohmann::json::exception&) {

@@ -101,7 +101,8 @@ std::optional<ModuleInputs> inputs_of(const ModuleReader& module) {
   const bool is_nvfp4 = module.has(".weight_scale_2");
   if (!is_nvfp4 && module.read_any_rank(".weight_scale", DType::kF32).size() > 1) return ModuleInputs{{fp8_by(Granularity::row())}};
   if (!module.has(".input_scale")) return std::nullopt;
-  return ModuleInputs{{is_nvfp4 ? Scheme::parse("nvfp4") : fp8_by(Granularity::tensor()), true}, StaticScale{single(module, ".input_scale")}};
+  return ModuleInputs{{is_nvfp4 ? Scheme::parse("nvfp4") : fp8_by(Granularity::tensor()), true},
+                      StaticScale{single(module, ".input_scale")}};
 }
 
 Json group_of(const Scheme& scheme, std::vector<std::string> targets) {

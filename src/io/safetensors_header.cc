@@ -81,7 +81,8 @@ class HeaderEvents {
   bool number_unsigned(std::uint64_t value) {
     TensorInfo* info = tensors.empty() ? nullptr : &tensors.back();
     if (place_ == Place::kShape) {
-      if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return in_tensor(fmt::format("has the dimension {}, beyond 2^63 - 1", value));
+      if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+        return in_tensor(fmt::format("has the dimension {}, beyond 2^63 - 1", value));
       if (info->shape.size() == kHighestRank) return in_tensor(fmt::format("has more than {} dimensions", kHighestRank));
       info->shape.push_back(static_cast<std::int64_t>(value));
       return true;
@@ -103,7 +104,19 @@ class HeaderEvents {
 
  private:
   enum class Place : std::uint8_t {
-    kStart, kTop, kTensorValue, kTensor, kDtype, kShapeStart, kShape, kOffsetsStart, kOffsets, kMetadataStart, kMetadata, kMetadataValue, kEnd,
+    kStart,
+    kTop,
+    kTensorValue,
+    kTensor,
+    kDtype,
+    kShapeStart,
+    kShape,
+    kOffsetsStart,
+    kOffsets,
+    kMetadataStart,
+    kMetadata,
+    kMetadataValue,
+    kEnd,
   };
 
   bool go(Place place) {
@@ -141,10 +154,13 @@ class HeaderEvents {
     switch (place_) {
       case Place::kStart: return fail(fmt::format("the header is {} and not a JSON object", what));
       case Place::kMetadataStart: return fail(fmt::format("__metadata__ is {} and not an object", what));
-      case Place::kMetadataValue: return fail(fmt::format("the value of {} in __metadata__ is {} and not a string", in_quotes(metadata_key_), what));
+      case Place::kMetadataValue:
+        return fail(fmt::format("the value of {} in __metadata__ is {} and not a string", in_quotes(metadata_key_), what));
       case Place::kTensorValue: return in_tensor(fmt::format("is {} and not an object", what));
       case Place::kDtype: return in_tensor(fmt::format("has {} as its dtype, not a string", what));
-      default: return in_tensor(fmt::format("has {} where its {} must be", what, place_ == Place::kShape || place_ == Place::kShapeStart ? "shape" : "data_offsets"));
+      default:
+        return in_tensor(fmt::format("has {} where its {} must be", what,
+                                     place_ == Place::kShape || place_ == Place::kShapeStart ? "shape" : "data_offsets"));
     }
   }
 
@@ -177,11 +193,14 @@ void check_sizes(const std::vector<TensorInfo>& tensors, const std::filesystem::
     bool whole_bytes = true;
     const std::optional<std::uint64_t> bytes = packed_size(info, whole_bytes);
     if (!bytes) reject(path, fmt::format("tensor {} has a shape whose size overflows", in_quotes(info.name)));
-    if (!whole_bytes) reject(path, fmt::format("tensor {} of {} {} does not fill whole bytes", in_quotes(info.name), name_of(info.dtype), to_string(info.shape)));
-    if (info.end < info.begin) reject(path, fmt::format("tensor {} ends at {} before it begins at {}", in_quotes(info.name), info.end, info.begin));
+    if (!whole_bytes)
+      reject(path,
+             fmt::format("tensor {} of {} {} does not fill whole bytes", in_quotes(info.name), name_of(info.dtype), to_string(info.shape)));
+    if (info.end < info.begin)
+      reject(path, fmt::format("tensor {} ends at {} before it begins at {}", in_quotes(info.name), info.end, info.begin));
     if (info.end - info.begin != *bytes)
-      reject(path, fmt::format("tensor {} of {} {} takes {} bytes, but its data_offsets [{}, {}] span {}", in_quotes(info.name), name_of(info.dtype),
-                               to_string(info.shape), *bytes, info.begin, info.end, info.end - info.begin));
+      reject(path, fmt::format("tensor {} of {} {} takes {} bytes, but its data_offsets [{}, {}] span {}", in_quotes(info.name),
+                               name_of(info.dtype), to_string(info.shape), *bytes, info.begin, info.end, info.end - info.begin));
   }
 }
 
@@ -190,12 +209,13 @@ void check_tiling(const std::vector<TensorInfo>& tensors, std::uint64_t data_byt
   std::vector<const TensorInfo*> order;
   order.reserve(tensors.size());
   for (const TensorInfo& info : tensors) order.push_back(&info);
-  std::sort(order.begin(), order.end(), [](const TensorInfo* a, const TensorInfo* b) { return a->begin != b->begin ? a->begin < b->begin : a->end < b->end; });
+  std::sort(order.begin(), order.end(),
+            [](const TensorInfo* a, const TensorInfo* b) { return a->begin != b->begin ? a->begin < b->begin : a->end < b->end; });
   std::uint64_t expected = 0;
   for (const TensorInfo* info : order) {
     if (info->begin != expected)
-      reject(path, fmt::format("tensor {} begins at {} of the data, where {} must be: ranges may not {}", in_quotes(info->name), info->begin, expected,
-                               info->begin > expected ? "leave holes" : "overlap"));
+      reject(path, fmt::format("tensor {} begins at {} of the data, where {} must be: ranges may not {}", in_quotes(info->name),
+                               info->begin, expected, info->begin > expected ? "leave holes" : "overlap"));
     expected = info->end;
   }
   if (expected != data_bytes)
@@ -209,7 +229,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t 
   const std::uint64_t header_bytes = kLengthBytes + json.size();
   const std::size_t first = json.find_first_not_of(" \t\r\n");
   if (first == std::string_view::npos || json[first] != '{')
-    reject(path, fmt::format("no JSON object begins at offset {}; this is not a safetensors file", kLengthBytes + (first == std::string_view::npos ? 0 : first)));
+    reject(path, fmt::format("no JSON object begins at offset {}; this is not a safetensors file",
+                             kLengthBytes + (first == std::string_view::npos ? 0 : first)));
   const std::size_t nul = json.find('\0');  // the JSON library takes a NUL for the end of its input
   if (nul != std::string_view::npos) reject(path, fmt::format("the header has a NUL at offset {}", kLengthBytes + nul));
 
@@ -220,7 +241,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t 
 
   SafetensorsHeader header{std::move(events.tensors), std::move(events.metadata), header_bytes};
   std::sort(header.tensors.begin(), header.tensors.end(), [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });
-  const auto twin = std::adjacent_find(header.tensors.begin(), header.tensors.end(), [](const TensorInfo& a, const TensorInfo& b) { return a.name == b.name; });
+  const auto twin = std::adjacent_find(header.tensors.begin(), header.tensors.end(),
+                                       [](const TensorInfo& a, const TensorInfo& b) { return a.name == b.name; });
   if (twin != header.tensors.end()) reject(path, fmt::format("tensor {} is there twice", in_quotes(twin->name)));
   const std::string file = path.filename().string();
   for (TensorInfo& info : header.tensors) {
@@ -231,13 +253,15 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t 
   return header;
 }
 
-std::uint64_t checked_header_length(std::span<const std::byte, kLengthBytes> field, std::uint64_t file_size, const std::filesystem::path& path) {
+std::uint64_t checked_header_length(std::span<const std::byte, kLengthBytes> field, std::uint64_t file_size,
+                                    const std::filesystem::path& path) {
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < kLengthBytes; ++i) length |= std::to_integer<std::uint64_t>(field[i]) << (8 * i);
   if (std::memcmp(field.data(), "GGUF", 4) == 0)
     reject(path, "this is a GGUF file, not a safetensors file; `narrow convert FILE DIRECTORY --to narrow` makes a checkpoint of it");
   if (length > kLargestHeader)
-    reject(path, fmt::format("the header length {} at offset 0 is beyond the limit of {} bytes; this is not a safetensors file", length, kLargestHeader));
+    reject(path, fmt::format("the header length {} at offset 0 is beyond the limit of {} bytes; this is not a safetensors file", length,
+                             kLargestHeader));
   if (length > file_size - kLengthBytes)
     reject(path, fmt::format("the header length {} at offset 0 reaches beyond its {} bytes: it is truncated", length, file_size));
   return length;

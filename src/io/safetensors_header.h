@@ -14,14 +14,14 @@
 
 namespace narrow::io {
 
-inline constexpr std::uint64_t kLengthBytes = 8;                 ///< of the field n
-inline constexpr std::uint64_t kLargestHeader = 100'000'000;     ///< n, as in the reference implementation
+inline constexpr std::uint64_t kLengthBytes = 8;              ///< of the field n
+inline constexpr std::uint64_t kLargestHeader = 100'000'000;  ///< n, as in the reference implementation
 inline constexpr std::size_t kHighestRank = 64;
 
 struct SafetensorsHeader {
   std::vector<TensorInfo> tensors;  ///< by name; their ranges tile the file from header_bytes to its end
   std::map<std::string, std::string> metadata;
-  std::uint64_t header_bytes = 0;   ///< 8 + n: where the tensors' bytes begin
+  std::uint64_t header_bytes = 0;  ///< 8 + n: where the tensors' bytes begin
 };
 
 /// Throws CorruptFile, naming the path and the offset or the tensor, for anything that the format does not allow:
@@ -32,7 +32,8 @@ struct SafetensorsHeader {
 SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t file_size, const std::filesystem::path& path);
 
 /// n, checked against the file's size before anything is allocated.
-std::uint64_t checked_header_length(std::span<const std::byte, kLengthBytes> field, std::uint64_t file_size, const std::filesystem::path& path);
+std::uint64_t checked_header_length(std::span<const std::byte, kLengthBytes> field, std::uint64_t file_size,
+                                    const std::filesystem::path& path);
 
 SafetensorsHeader read_safetensors_header(const FileReader& file);
 

@@ -53,7 +53,9 @@ class Verifier {
     const std::string* hash;
   };
 
-  void problem(const std::string& file, std::string_view why) { report_.problems.push_back(fmt::format("{}: {}", (directory_ / file).string(), why)); }
+  void problem(const std::string& file, std::string_view why) {
+    report_.problems.push_back(fmt::format("{}: {}", (directory_ / file).string(), why));
+  }
 
   template <typename Work>
   void guarded(const Work& work) {
@@ -79,14 +81,15 @@ class Verifier {
       return problem(name, fmt::format("its header, bytes 0 to {}, does not have the hash of the manifest", expected.header_bytes));
     const io::SafetensorsHeader header = io::read_safetensors_header(file);
     const std::map<std::string, Expected>& tensors = expected_[name];
-    if (header.tensors.size() != tensors.size()) problem(name, fmt::format("it has {} tensors, the manifest {}", header.tensors.size(), tensors.size()));
+    if (header.tensors.size() != tensors.size())
+      problem(name, fmt::format("it has {} tensors, the manifest {}", header.tensors.size(), tensors.size()));
     for (const TensorInfo& info : header.tensors) {
       const auto known = tensors.find(info.name);
       if (known == tensors.end()) {
         problem(name, fmt::format("tensor {} is not in the manifest", io::in_quotes(info.name)));
       } else if (hash_range(file, info.begin, info.end) != *known->second.hash) {
-        problem(name, fmt::format("tensor {}, stored as {} in bytes {} to {}, does not have the hash of the manifest", io::in_quotes(*known->second.logical),
-                                  io::in_quotes(info.name), info.begin, info.end));
+        problem(name, fmt::format("tensor {}, stored as {} in bytes {} to {}, does not have the hash of the manifest",
+                                  io::in_quotes(*known->second.logical), io::in_quotes(info.name), info.begin, info.end));
       }
     }
   }

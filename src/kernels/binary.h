@@ -14,14 +14,14 @@ inline constexpr std::int64_t kBinaryPanel = 64;
 
 struct BinaryProblem {
   std::int64_t m = 0, n = 0;
-  std::int64_t k = 0;                 ///< bits that count; those beyond are 0 in a and w
-  std::int64_t words = 0;             ///< 32-bit words of a row
-  const std::uint32_t* a = nullptr;   ///< [m, a_stride] words
+  std::int64_t k = 0;                ///< bits that count; those beyond are 0 in a and w
+  std::int64_t words = 0;            ///< 32-bit words of a row
+  const std::uint32_t* a = nullptr;  ///< [m, a_stride] words
   std::int64_t a_stride = 0;
-  const std::uint32_t* w = nullptr;   ///< [panels, words, kBinaryPanel]; outputs beyond n are any
-  const float* a_scales = nullptr;    ///< [m]; null: y is int32
-  const float* w_scales = nullptr;    ///< [n]
-  void* y = nullptr;                  ///< [m, y_stride]: int32 sums, or fp32 sum * (a_scale * w_scale)
+  const std::uint32_t* w = nullptr;  ///< [panels, words, kBinaryPanel]; outputs beyond n are any
+  const float* a_scales = nullptr;   ///< [m]; null: y is int32
+  const float* w_scales = nullptr;   ///< [n]
+  void* y = nullptr;                 ///< [m, y_stride]: int32 sums, or fp32 sum * (a_scale * w_scale)
   std::int64_t y_stride = 0;
 };
 

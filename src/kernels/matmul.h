@@ -16,12 +16,12 @@ namespace narrow {
 struct ActivationView {
   bool quantized = false;
   // values
-  const void* data = nullptr;            ///< columns contiguous
-  DType dtype = DType::kF32;             ///< kF32, kF16, kBf16
-  std::int64_t row_stride = 0;           ///< in elements
+  const void* data = nullptr;   ///< columns contiguous
+  DType dtype = DType::kF32;    ///< kF32, kF16, kBf16
+  std::int64_t row_stride = 0;  ///< in elements
   // codes, canonical
   Scheme scheme;
-  ScaleGrid grid;                        ///< rows counted over all matrices
+  ScaleGrid grid;  ///< rows counted over all matrices
   const std::uint8_t* codes = nullptr;
   std::size_t row_bytes = 0;
   const void* scales = nullptr;
@@ -32,24 +32,24 @@ struct ActivationView {
 /// The weight [n, k] in one of the layouts of narrow/matmul.h.
 struct WeightView {
   WeightLayout layout = WeightLayout::kCanonical;
-  Scheme scheme;                         ///< an element of 32 bits: dense fp32
-  ScaleGrid grid;                        ///< of the canonical form
+  Scheme scheme;   ///< an element of 32 bits: dense fp32
+  ScaleGrid grid;  ///< of the canonical form
   const std::uint8_t* codes = nullptr;
-  std::size_t row_bytes = 0;             ///< canonical rows
+  std::size_t row_bytes = 0;  ///< canonical rows
   const void* scales = nullptr;
   const std::uint8_t* zero_points = nullptr;
-  const std::int32_t* sums = nullptr;    ///< panels of integers: sum of the stored codes, [panel, k block, 64]
+  const std::int32_t* sums = nullptr;  ///< panels of integers: sum of the stored codes, [panel, k block, 64]
   float outer_scale = 1.0f;
 };
 
 /// y = convert(activate((scale_x * scale_w) * acc + bias) + residual), in this order, each step rounded to fp32.
 struct MatmulEpilogue {
-  const float* bias = nullptr;           ///< [n]
+  const float* bias = nullptr;  ///< [n]
   Activation activation = Activation::kNone;
-  const void* residual = nullptr;        ///< [m, n]
+  const void* residual = nullptr;  ///< [m, n]
   DType residual_dtype = DType::kF32;
   std::int64_t residual_stride = 0;
-  void* y = nullptr;                     ///< [m, n]
+  void* y = nullptr;  ///< [m, n]
   DType out = DType::kF32;
   std::int64_t y_stride = 0;
   float out_scale = 1.0f;
@@ -73,9 +73,9 @@ struct MatmulTile {
 struct MatmulKernel {
   const char* name;
   Isa isa;
-  const char* takes;                     ///< one clause for `narrow kernels --explain`
-  bool (*accepts)(const MatmulProblem&); ///< looks at shapes, schemes and types, never at pointers
-  std::int64_t m_step, n_step;           ///< the largest tile that run takes; n_step also aligns it
+  const char* takes;                      ///< one clause for `narrow kernels --explain`
+  bool (*accepts)(const MatmulProblem&);  ///< looks at shapes, schemes and types, never at pointers
+  std::int64_t m_step, n_step;            ///< the largest tile that run takes; n_step also aligns it
   std::size_t (*packed_bytes)(const MatmulProblem&);
   void (*begin)(const MatmulProblem&, std::byte* packed);  ///< once, before the rows are packed: constants of the product
   void (*pack)(const MatmulProblem&, std::int64_t m_begin, std::int64_t m_end, std::byte* packed);
@@ -96,6 +96,8 @@ constexpr bool is_exact_integer(const Format& format) {
 }
 
 /// Whether a scale changes along k.
-constexpr bool varies_along_k(const Scheme& scheme, const ScaleGrid& grid) { return scheme.has_scales() && !grid.whole_tensor && grid.cols > 1; }
+constexpr bool varies_along_k(const Scheme& scheme, const ScaleGrid& grid) {
+  return scheme.has_scales() && !grid.whole_tensor && grid.cols > 1;
+}
 
 }  // namespace narrow

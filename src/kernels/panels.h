@@ -8,7 +8,8 @@
 ///                      the codes k = v * c + j at bits b*j of the word, c = 16 / b. One look-up by words decodes k and k + 16.
 ///     b in {3, 5}:     c * b = 15: bit 15 of vector v's word is bit v of code 15;
 ///     b = 6:           c * b = 12: bits 12..15 of vectors 0, 1, 2 hold the codes 12 and 13, of vectors 3, 4, 5 the codes 14 and 15:
-///                      vector 0 bits 0..3 of the first, vector 2 bits 0..3 of the second, vector 1 bits 4, 5 of the first, then of the second.
+///                      vector 0 bits 0..3 of the first, vector 2 bits 0..3 of the second, vector 1 bits 4, 5 of the first, then of the
+///                      second.
 /// Codes of 7 bits are stored in 8, of 9 to 15 bits in 16, aligned to the top; signed integers in offset binary.
 /// Memory: [panel][group][vector][lane], outputs padded to a multiple of 64, k to a multiple of 32, with zero bits.
 /// Scales and zero points: [panel][k block][lane], in the scheme's own storage, zero in the padding.

@@ -19,18 +19,18 @@ struct Tile {
 
 /// What a kernel learned of the values in passing.
 struct TileStats {
-  float amax = 0.0f;           ///< over the finite values
-  float minimum = 0.0f;        ///< of the finite values and 0
+  float amax = 0.0f;     ///< over the finite values
+  float minimum = 0.0f;  ///< of the finite values and 0
   float maximum = 0.0f;
   bool has_nan = false;
   bool has_infinity = false;
 };
 
 struct QuantizeProblem {
-  const void* x = nullptr;           ///< [rows, cols], columns contiguous
-  DType dtype = DType::kF32;         ///< kF32, kF16, kBf16
-  std::int64_t rows = 0, cols = 0;   ///< rows counted over all matrices
-  std::int64_t row_stride = 0;       ///< in elements
+  const void* x = nullptr;          ///< [rows, cols], columns contiguous
+  DType dtype = DType::kF32;        ///< kF32, kF16, kBf16
+  std::int64_t rows = 0, cols = 0;  ///< rows counted over all matrices
+  std::int64_t row_stride = 0;      ///< in elements
   Scheme scheme;
   ScaleGrid grid;
   Rounding rounding = Rounding::kNearestEven;
@@ -38,7 +38,7 @@ struct QuantizeProblem {
   std::uint64_t seed = 0;
   float outer_scale = 1.0f;
 
-  std::uint8_t* codes = nullptr;        ///< [rows, row_bytes]
+  std::uint8_t* codes = nullptr;  ///< [rows, row_bytes]
   std::size_t row_bytes = 0;
   void* scales = nullptr;               ///< [grid.rows, grid.cols] in the scheme's scale storage
   std::uint8_t* zero_points = nullptr;  ///< [grid.rows, grid.cols]
@@ -54,7 +54,7 @@ struct DequantizeProblem {
   Scheme scheme;
   ScaleGrid grid;
   std::int64_t rows = 0, cols = 0;
-  void* y = nullptr;                    ///< [rows, cols], contiguous
+  void* y = nullptr;  ///< [rows, cols], contiguous
   DType dtype = DType::kF32;
 };
 

@@ -18,7 +18,8 @@ NARROW_HOST_DEVICE inline float load_value(const void* data, DType dtype, std::i
 }
 
 /// Stores with one rounding to nearest even; values beyond a 16-bit type's range saturate by default.
-NARROW_HOST_DEVICE inline void store_value(void* data, DType dtype, std::int64_t index, float value, Overflow overflow = Overflow::kSaturate) {
+NARROW_HOST_DEVICE inline void store_value(void* data, DType dtype, std::int64_t index, float value,
+                                           Overflow overflow = Overflow::kSaturate) {
   if (dtype == DType::kF32) {
     static_cast<float*>(data)[index] = value;
   } else {

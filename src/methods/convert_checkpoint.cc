@@ -67,15 +67,9 @@ void pack_for_narrow(const Item& item, const io::InteropTensor& tensor, std::vec
   const std::vector<io::StoredPart> kinds = io::stored_parts(item.name, *item.scheme, item.shape);
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     switch (kinds[i].part) {
-      case io::Part::kCodes:
-        parts[i].bytes = tensor.q.codes;
-        break;
-      case io::Part::kScales:
-        parts[i].bytes = tensor.q.scales;
-        break;
-      case io::Part::kZeroPoints:
-        parts[i].bytes = tensor.q.zero_points;
-        break;
+      case io::Part::kCodes: parts[i].bytes = tensor.q.codes; break;
+      case io::Part::kScales: parts[i].bytes = tensor.q.scales; break;
+      case io::Part::kZeroPoints: parts[i].bytes = tensor.q.zero_points; break;
       case io::Part::kOuterScale:
         parts[i].bytes = Buffer::allocate(sizeof(float));
         *parts[i].bytes.as<float>() = tensor.q.outer_scale;
@@ -108,8 +102,7 @@ void set_inputs(Item& item, const std::optional<ActivationRecipe>& activations, 
   item.inputs = activations->scheme_of(module);
   if (!item.inputs) return;
   const io::InteropFormat& format = io::interop_format(target);
-  const std::string why =
-      format.input_refusal == nullptr ? "it holds weights alone" : format.input_refusal(*item.scheme, *item.inputs);
+  const std::string why = format.input_refusal == nullptr ? "it holds weights alone" : format.input_refusal(*item.scheme, *item.inputs);
   if (!why.empty())
     throw InvalidArgument(fmt::format("{}: the scheme {} of the activations of {} has no place there: {}", name_of(target),
                                       item.inputs->to_string(), io::in_quotes(module), why));
@@ -323,7 +316,8 @@ class Run {
     }
     std::vector<io::ModuleScheme> modules;
     for (const Item& item : items_)
-      if (item.scheme || is_linear_weight(item.name, item.shape)) modules.push_back({module_of(item.name), item.scheme, item.is_ordered, item.inputs});
+      if (item.scheme || is_linear_weight(item.name, item.shape))
+        modules.push_back({module_of(item.name), item.scheme, item.is_ordered, item.inputs});
     return io::interop_format(target_).config(modules);
   }
 
@@ -432,7 +426,8 @@ InteropReport convert_gguf(const fs::path& input, const fs::path& output, Ecosys
   const InteropReport imported = import_gguf(input, own);
   InteropReport report = convert_checkpoint(own, output, target, progress);
   for (TensorProof& tensor : report.tensors) {
-    const auto from = std::find_if(imported.tensors.begin(), imported.tensors.end(), [&](const TensorProof& proof) { return proof.name == tensor.name; });
+    const auto from =
+        std::find_if(imported.tensors.begin(), imported.tensors.end(), [&](const TensorProof& proof) { return proof.name == tensor.name; });
     tensor.is_exact = tensor.is_exact && from != imported.tensors.end() && from->is_exact;
   }
   report.bytes_before = imported.bytes_before;

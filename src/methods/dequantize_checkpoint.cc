@@ -42,11 +42,17 @@ std::string plain_config(const Checkpoint& input, DType dtype) {
 void write_dequantized(const Checkpoint& input, const QuantizedInfo& info, DType dtype, io::SafetensorsWriter& writer) {
   const QuantizedTensor q = input.quantized(info.name);
   const std::size_t row_bytes = q.row_bytes(), scale_bytes = q.scheme.scale.bits / 8u, grid_cols = static_cast<std::size_t>(q.grid().cols);
-  const auto slice = [](const Buffer& whole, std::size_t begin, std::size_t size) { return size == 0 ? Buffer::allocate(0) : Buffer::borrow(whole.data() + begin, size); };
+  const auto slice = [](const Buffer& whole, std::size_t begin, std::size_t size) {
+    return size == 0 ? Buffer::allocate(0) : Buffer::borrow(whole.data() + begin, size);
+  };
   for (const RowChunk& chunk : dequantize_chunks(q.scheme, q.shape, dtype)) {
-    const std::size_t first = static_cast<std::size_t>(chunk.first_grid_row) * grid_cols, cells = static_cast<std::size_t>(chunk.grid_rows) * grid_cols;
-    const QuantizedTensor rows = assemble(q.scheme, chunk.shape, slice(q.codes, static_cast<std::size_t>(chunk.first) * row_bytes, static_cast<std::size_t>(chunk.count) * row_bytes),
-                                          slice(q.scales, first * scale_bytes, cells * scale_bytes), slice(q.zero_points, first, q.scheme.asymmetric ? cells : 0), q.outer_scale);
+    const std::size_t first = static_cast<std::size_t>(chunk.first_grid_row) * grid_cols,
+                      cells = static_cast<std::size_t>(chunk.grid_rows) * grid_cols;
+    const QuantizedTensor rows =
+        assemble(q.scheme, chunk.shape,
+                 slice(q.codes, static_cast<std::size_t>(chunk.first) * row_bytes, static_cast<std::size_t>(chunk.count) * row_bytes),
+                 slice(q.scales, first * scale_bytes, cells * scale_bytes), slice(q.zero_points, first, q.scheme.asymmetric ? cells : 0),
+                 q.outer_scale);
     const Tensor values = dequantize(rows, dtype);
     writer.append(info.name, {values.data(), values.byte_size()});
   }
@@ -56,7 +62,8 @@ void write_dequantized(const Checkpoint& input, const QuantizedInfo& info, DType
 void write_converted(const Checkpoint& input, const TensorInfo& info, DType dtype, io::SafetensorsWriter& writer) {
   const std::size_t element = static_cast<std::size_t>(bits_of(info.dtype)) / 8;
   stream_tensor(input, info, [&](std::span<const std::byte> bytes) {
-    const Tensor values = convert(Tensor::borrow(static_cast<const void*>(bytes.data()), info.dtype, {static_cast<std::int64_t>(bytes.size() / element)}), dtype);
+    const Tensor values = convert(
+        Tensor::borrow(static_cast<const void*>(bytes.data()), info.dtype, {static_cast<std::int64_t>(bytes.size() / element)}), dtype);
     writer.append(info.name, {values.data(), values.byte_size()});
   });
 }
@@ -71,14 +78,16 @@ void verify_written(const fs::path& path, io::SafetensorsWriter& writer) {
       file.read(offset, part);
       hasher.add(part);
     }
-    if (hasher.digits() != writer.hash(info.name)) throw CorruptFile(fmt::format("{}: {} reads back different from what was written", path.string(), io::in_quotes(info.name)));
+    if (hasher.digits() != writer.hash(info.name))
+      throw CorruptFile(fmt::format("{}: {} reads back different from what was written", path.string(), io::in_quotes(info.name)));
   }
 }
 
 }  // namespace
 
 void dequantize_checkpoint(const fs::path& input_path, const fs::path& output, DType dtype, const ProgressCallback& progress) {
-  if (!is_floating(dtype)) throw InvalidArgument(fmt::format("dequantize: {} is not a type to dequantize to; use F32, F16 or BF16", name_of(dtype)));
+  if (!is_floating(dtype))
+    throw InvalidArgument(fmt::format("dequantize: {} is not a type to dequantize to; use F32, F16 or BF16", name_of(dtype)));
   const Checkpoint input = open_checkpoint(input_path);
   if (!input.is_quantized()) throw InvalidArgument(fmt::format("{} is not quantized by narrow", input_path.string()));
 
@@ -96,7 +105,8 @@ void dequantize_checkpoint(const fs::path& input_path, const fs::path& output, D
   std::uint64_t needed = side_file_bytes(input);
   for (const auto& [file, tensors] : by_file) {
     std::vector<TensorInfo> infos;
-    for (const PlainTensor& tensor : tensors) infos.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = input.shape(tensor.name)});
+    for (const PlainTensor& tensor : tensors)
+      infos.push_back({.name = tensor.name, .dtype = tensor.dtype, .shape = input.shape(tensor.name)});
     files.push_back({file, {}, io::layout_safetensors(std::move(infos), output_metadata(input, file))});
     needed += files.back().layout.file_bytes;
   }

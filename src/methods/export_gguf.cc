@@ -70,10 +70,10 @@ class Export {
       const bool is_quantized = is_linear_weight(name, shape) && name != "lm_head.weight";
       const io::GgmlTypeInfo* holder = holder_of(name);
       // ggml's norms and biases are fp32; embeddings and the head stay as they are.
-      const io::GgmlTypeInfo& own = shape.size() < 2 ? io::ggml_type(io::GgmlType::kF32)
+      const io::GgmlTypeInfo& own = shape.size() < 2                       ? io::ggml_type(io::GgmlType::kF32)
                                     : type == nullptr && holder != nullptr ? *holder
-                                    : is_quantized   ? fitting(type != nullptr ? *type : io::ggml_type(io::GgmlType::kQ8_0), shape.back())
-                                                     : same_type(input.dtype(name));
+                                    : is_quantized ? fitting(type != nullptr ? *type : io::ggml_type(io::GgmlType::kQ8_0), shape.back())
+                                                   : same_type(input.dtype(name));
       items_.push_back({name, {target, shape, &own}, holder == &own});
       check_heads(items_.back());
     }
@@ -129,7 +129,8 @@ class Export {
 
   Tensor values(std::size_t index) const {
     const Item& item = items_[index];
-    const Tensor x = input_.quantized_info(item.source) ? dequantize(input_.quantized(item.source)) : convert(input_.tensor(item.source), DType::kF32);
+    const Tensor x =
+        input_.quantized_info(item.source) ? dequantize(input_.quantized(item.source)) : convert(input_.tensor(item.source), DType::kF32);
     if (heads_.of(item.tensor.name) == 0) return x;
     const Tensor y = Tensor::empty(DType::kF32, x.shape());
     rotate_rows({x.data(), x.byte_size()}, {y.data(), y.byte_size()}, x.shape().front(), heads_.dimension);

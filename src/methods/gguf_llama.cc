@@ -34,28 +34,17 @@ constexpr std::int32_t kNormal = 1, kControl = 3, kUserDefined = 4;
 /// ggml's number for "mostly this type".
 std::uint32_t file_type(io::GgmlType type) {
   switch (type) {
-    case io::GgmlType::kF32:
-      return 0;
-    case io::GgmlType::kF16:
-      return 1;
-    case io::GgmlType::kQ4_0:
-      return 2;
-    case io::GgmlType::kQ4_1:
-      return 3;
-    case io::GgmlType::kQ8_0:
-      return 7;
-    case io::GgmlType::kQ5_0:
-      return 8;
-    case io::GgmlType::kQ5_1:
-      return 9;
-    case io::GgmlType::kQ4K:
-      return 14;
-    case io::GgmlType::kQ6K:
-      return 18;
-    case io::GgmlType::kBf16:
-      return 32;
-    case io::GgmlType::kMxfp4:
-      return 38;
+    case io::GgmlType::kF32: return 0;
+    case io::GgmlType::kF16: return 1;
+    case io::GgmlType::kQ4_0: return 2;
+    case io::GgmlType::kQ4_1: return 3;
+    case io::GgmlType::kQ8_0: return 7;
+    case io::GgmlType::kQ5_0: return 8;
+    case io::GgmlType::kQ5_1: return 9;
+    case io::GgmlType::kQ4K: return 14;
+    case io::GgmlType::kQ6K: return 18;
+    case io::GgmlType::kBf16: return 32;
+    case io::GgmlType::kMxfp4: return 38;
   }
   return 0;
 }
@@ -156,7 +145,7 @@ void add_tokenizer(const Checkpoint& input, GgufPairs& pairs) {
     }
     for (const io::Json& added : json.value("added_tokens", io::Json::array()))
       tokens[io::whole_number(added, "id")] = {added.at("content").get<std::string>(),
-                                                    added.value("special", false) ? kControl : kUserDefined};
+                                               added.value("special", false) ? kControl : kUserDefined};
     std::vector<std::string> texts, merges;
     std::vector<std::int32_t> types;
     for (const auto& [id, token] : tokens) {

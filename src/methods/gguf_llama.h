@@ -1,5 +1,6 @@
 #pragma once
-/// A Llama model under GGUF's names and back: tensors, config.json as metadata, tokenizer.json as lists of tokens, the order of q's and k's rows.
+/// A Llama model under GGUF's names and back: tensors, config.json as metadata, tokenizer.json as lists of tokens, the order of q's and k's
+/// rows.
 
 #include <cstdint>
 #include <string>

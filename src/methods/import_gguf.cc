@@ -31,7 +31,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kTensorFile = "model.safetensors";
 
-/// What a Linear weight in these blocks becomes: its own codes, or int8, which adds little to the error that is there; nothing for plain values.
+/// What a Linear weight in these blocks becomes: its own codes, or int8, which adds little to the error that is there; nothing for plain
+/// values.
 std::optional<Scheme> scheme_for(const io::GgmlTypeInfo& type) {
   if (type.values == 1) return std::nullopt;
   const std::optional<Scheme> exact = io::scheme_of_blocks(type);
@@ -56,7 +57,8 @@ Tensor decoded(const io::FileReader& file, const io::GgufTensor& tensor, std::sp
   const float* end = x.as<float>() + x.size();
   const float* wrong = std::find_if(x.as<float>(), x.as<float>() + x.size(), [](float value) { return !std::isfinite(value); });
   if (wrong != end)
-    throw CorruptFile(fmt::format("{}: element {} of tensor {} is not finite", file.path().string(), wrong - x.as<float>(), io::in_quotes(tensor.name)));
+    throw CorruptFile(
+        fmt::format("{}: element {} of tensor {} is not finite", file.path().string(), wrong - x.as<float>(), io::in_quotes(tensor.name)));
   return x;
 }
 
@@ -71,7 +73,8 @@ struct Item {
 class Import {
  public:
   explicit Import(const fs::path& input) : file_(input), header_(io::read_gguf(file_)), model_(config_of(header_, input)) {
-    const auto embedding = std::find_if(header_.tensors.begin(), header_.tensors.end(), [](const io::GgufTensor& t) { return t.name == "token_embd.weight"; });
+    const auto embedding =
+        std::find_if(header_.tensors.begin(), header_.tensors.end(), [](const io::GgufTensor& t) { return t.name == "token_embd.weight"; });
     if (embedding == header_.tensors.end()) throw CorruptFile(fmt::format("{}: it has no tensor token_embd.weight", input.string()));
     model_dtype_ = plain_dtype(*embedding->type);
     for (const io::GgufTensor& tensor : header_.tensors) {
@@ -117,7 +120,8 @@ class Import {
  private:
   /// Norms are fp32 in every file; they take the model's type back where it holds them.
   DType plain_dtype_of(const io::GgufTensor& tensor) const {
-    if (tensor.shape.size() != 1 || tensor.type->type != io::GgmlType::kF32 || model_dtype_ == DType::kF32) return plain_dtype(*tensor.type);
+    if (tensor.shape.size() != 1 || tensor.type->type != io::GgmlType::kF32 || model_dtype_ == DType::kF32)
+      return plain_dtype(*tensor.type);
     const Tensor x = decoded(file_, tensor, read_blocks(file_, tensor)), back = convert(convert(x, model_dtype_), DType::kF32);
     return std::memcmp(x.data(), back.data(), x.byte_size()) == 0 ? model_dtype_ : DType::kF32;
   }
@@ -163,7 +167,9 @@ class Import {
       if (item.scheme) {
         const QuantizedTensor q = quantized(item);
         for (const io::StoredPart& part : io::stored_parts(item.name, q.scheme, q.shape))
-          store(part.name, part.part == io::Part::kCodes ? q.codes.bytes() : part.part == io::Part::kScales ? q.scales.bytes() : q.zero_points.bytes());
+          store(part.name, part.part == io::Part::kCodes    ? q.codes.bytes()
+                           : part.part == io::Part::kScales ? q.scales.bytes()
+                                                            : q.zero_points.bytes());
         const Tensor source = convert(values(item), item.dtype);
         entry.source_hash = io::hash_of(std::span<const std::byte>(source.data(), source.byte_size()));
       } else {
@@ -244,7 +250,8 @@ InteropReport import_gguf(const fs::path& input, const fs::path& output, const P
 bool is_gguf(const fs::path& path) {
   char magic[4] = {};
   std::error_code ignored;
-  return fs::is_regular_file(path, ignored) && std::ifstream(path, std::ios::binary).read(magic, sizeof magic) && std::string_view(magic, sizeof magic) == "GGUF";
+  return fs::is_regular_file(path, ignored) && std::ifstream(path, std::ios::binary).read(magic, sizeof magic) &&
+         std::string_view(magic, sizeof magic) == "GGUF";
 }
 
 VerifyReport verify_gguf(const fs::path& path) {

@@ -34,8 +34,7 @@ fs::path file_of(const fs::path& directory, const std::string& tensor) { return 
 
 }  // namespace
 
-std::string fingerprint_of(const Checkpoint& input, const Plan& plan, const Method& method, const Calibration& calibration,
-                           Device device) {
+std::string fingerprint_of(const Checkpoint& input, const Plan& plan, const Method& method, const Calibration& calibration, Device device) {
   io::Hasher hasher;
   const auto add = [&](std::string_view text) {
     hasher.add(std::as_bytes(std::span(text)));

@@ -43,8 +43,8 @@ std::string index_text(const Checkpoint& input, const std::vector<OutputFile>& f
 
 }  // namespace
 
-std::map<std::string, io::Manifest::SideFile> write_side_files(const Checkpoint& input, const std::filesystem::path& place, const std::string& config,
-                                                               const std::vector<OutputFile>& files) {
+std::map<std::string, io::Manifest::SideFile> write_side_files(const Checkpoint& input, const std::filesystem::path& place,
+                                                               const std::string& config, const std::vector<OutputFile>& files) {
   std::map<std::string, io::Manifest::SideFile> written;
   const auto write = [&](const std::string& name, const std::string& text) {
     io::write_text(place / name, text, io::Names::kLeftToDirectory);
@@ -57,11 +57,13 @@ std::map<std::string, io::Manifest::SideFile> write_side_files(const Checkpoint&
   return written;
 }
 
-std::string stream_tensor(const Checkpoint& checkpoint, const TensorInfo& info, const std::function<void(std::span<const std::byte>)>& take) {
+std::string stream_tensor(const Checkpoint& checkpoint, const TensorInfo& info,
+                          const std::function<void(std::span<const std::byte>)>& take) {
   io::Hasher hasher;
   std::vector<std::byte> piece(static_cast<std::size_t>(std::min<std::uint64_t>(kPiece, info.byte_size())));
   for (std::uint64_t offset = 0; offset < info.byte_size(); offset += piece.size()) {
-    const std::span<std::byte> part(piece.data(), static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), info.byte_size() - offset)));
+    const std::span<std::byte> part(piece.data(),
+                                    static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), info.byte_size() - offset)));
     checkpoint.read_bytes(info, offset, part);
     hasher.add(part);
     take(part);

@@ -14,10 +14,11 @@ namespace narrow {
 
 /// Copies the side files to `place`, with config.json as `config` and an index over `files` where the input had one.
 /// Returns their sizes and hashes.
-std::map<std::string, io::Manifest::SideFile> write_side_files(const Checkpoint& input, const std::filesystem::path& place, const std::string& config,
-                                                               const std::vector<OutputFile>& files);
+std::map<std::string, io::Manifest::SideFile> write_side_files(const Checkpoint& input, const std::filesystem::path& place,
+                                                               const std::string& config, const std::vector<OutputFile>& files);
 
 /// Calls take(bytes) for the pieces of a stored tensor, in order, and returns the hash of all.
-std::string stream_tensor(const Checkpoint& checkpoint, const TensorInfo& info, const std::function<void(std::span<const std::byte>)>& take);
+std::string stream_tensor(const Checkpoint& checkpoint, const TensorInfo& info,
+                          const std::function<void(std::span<const std::byte>)>& take);
 
 }  // namespace narrow

@@ -31,14 +31,18 @@ std::vector<OutputFile> layout_output(const Checkpoint& input, const std::vector
     });
     std::vector<TensorInfo> stored;
     const auto add = [&](const std::string& part, DType dtype, const Shape& shape) {
-      if (!taken.insert(part).second) throw InvalidArgument(fmt::format("quantize: the input has a tensor {} where a part of a quantized one must go; ignore the tensor it belongs to", io::in_quotes(part)));
+      if (!taken.insert(part).second)
+        throw InvalidArgument(
+            fmt::format("quantize: the input has a tensor {} where a part of a quantized one must go; ignore the tensor it belongs to",
+                        io::in_quotes(part)));
       stored.push_back({.name = part, .dtype = dtype, .shape = shape});
     };
     for (const PlannedTensor* tensor : members) {
       if (tensor->fate == Fate::kCopy) {
         add(tensor->name, tensor->dtype, tensor->shape);
       } else {
-        for (const io::StoredPart& part : io::stored_parts(tensor->name, tensor->scheme, tensor->shape)) add(part.name, part.dtype, part.shape);
+        for (const io::StoredPart& part : io::stored_parts(tensor->name, tensor->scheme, tensor->shape))
+          add(part.name, part.dtype, part.shape);
       }
     }
     files.push_back({name, std::move(members), io::layout_safetensors(std::move(stored), output_metadata(input, name))});

@@ -47,31 +47,40 @@ void check_output_place(const fs::path& input, const fs::path& output, std::uint
   const fs::file_status status = fs::symlink_status(place, error);
   if (fs::exists(status)) {
     const fs::path source = fs::canonical(input, error), target = fs::canonical(place, error);
-    if (!error && source == target) throw InvalidArgument(fmt::format("{} is the input itself; name another directory for the output", output.string()));
+    if (!error && source == target)
+      throw InvalidArgument(fmt::format("{} is the input itself; name another directory for the output", output.string()));
     if (!fs::is_directory(status)) throw InvalidArgument(fmt::format("{} exists already; name a new place", output.string()));
-    if (!fs::is_empty(place, error)) throw InvalidArgument(fmt::format("{} exists and is not empty; name a new directory or remove it first", output.string()));
+    if (!fs::is_empty(place, error))
+      throw InvalidArgument(fmt::format("{} exists and is not empty; name a new directory or remove it first", output.string()));
   }
-  if (!fs::is_directory(parent, error)) throw InvalidArgument(fmt::format("{} cannot be created: {} is not a directory", output.string(), parent.string()));
+  if (!fs::is_directory(parent, error))
+    throw InvalidArgument(fmt::format("{} cannot be created: {} is not a directory", output.string(), parent.string()));
   if (lies_in(fs::canonical(parent, error), fs::canonical(input, error)))
     throw InvalidArgument(fmt::format("{} lies inside the input {}; name a place outside of it", output.string(), input.string()));
   if (::access(parent.c_str(), W_OK | X_OK) != 0)
-    throw InvalidArgument(fmt::format("{} cannot be created: {} cannot be written: {}", output.string(), parent.string(), std::strerror(errno)));
+    throw InvalidArgument(
+        fmt::format("{} cannot be created: {} cannot be written: {}", output.string(), parent.string(), std::strerror(errno)));
   const std::uint64_t available = free_disk(parent);
-  if (available < needed) throw IoError(fmt::format("{} needs {} bytes, but only {} are free in {}", output.string(), needed, available, parent.string()));
+  if (available < needed)
+    throw IoError(fmt::format("{} needs {} bytes, but only {} are free in {}", output.string(), needed, available, parent.string()));
 }
 
 void check_not_quantized(const Checkpoint& input) {
-  if (input.is_quantized()) throw InvalidArgument(fmt::format("{} is already quantized by narrow; dequantize it first or use its source", input.directory().string()));
+  if (input.is_quantized())
+    throw InvalidArgument(
+        fmt::format("{} is already quantized by narrow; dequantize it first or use its source", input.directory().string()));
   const std::string config = input.config();
   if (config.empty()) return;
   const io::Json json = io::parse_json(config, input.directory() / "config.json");
   if (!json.is_object()) throw CorruptFile(fmt::format("{}: it is not a JSON object", (input.directory() / "config.json").string()));
   const auto quantization = json.find("quantization_config");
   if (quantization == json.end() || quantization->is_null()) return;
-  const std::string method = quantization->is_object() && quantization->contains("quant_method") && quantization->at("quant_method").is_string()
-                                 ? quantization->at("quant_method").get_ref<const std::string&>()
-                                 : "an unknown method";
-  throw InvalidArgument(fmt::format("{} is already quantized by {}; use its unquantized source", input.directory().string(), io::in_quotes(method)));
+  const std::string method =
+      quantization->is_object() && quantization->contains("quant_method") && quantization->at("quant_method").is_string()
+          ? quantization->at("quant_method").get_ref<const std::string&>()
+          : "an unknown method";
+  throw InvalidArgument(
+      fmt::format("{} is already quantized by {}; use its unquantized source", input.directory().string(), io::in_quotes(method)));
 }
 
 std::uint64_t side_file_bytes(const Checkpoint& input) {

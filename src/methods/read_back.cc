@@ -42,21 +42,25 @@ Tensor widen(const Tensor& rows, ReusedBuffer& memory) {
 }
 
 [[noreturn]] void input_changed(const Checkpoint& input, const std::string& name) {
-  throw CorruptFile(fmt::format("{}: tensor {} changed while it was read; quantize a copy that nobody writes to", input.directory().string(), io::in_quotes(name)));
+  throw CorruptFile(fmt::format("{}: tensor {} changed while it was read; quantize a copy that nobody writes to",
+                                input.directory().string(), io::in_quotes(name)));
 }
 
 }  // namespace
 
 WrittenFile::WrittenFile(const std::filesystem::path& path, const io::SafetensorsLayout& layout) : file_(path) {
   io::SafetensorsHeader header = io::read_safetensors_header(file_);
-  const bool same = header.header_bytes == layout.header.size() && header.tensors.size() == layout.tensors.size() && file_.size() == layout.file_bytes;
+  const bool same =
+      header.header_bytes == layout.header.size() && header.tensors.size() == layout.tensors.size() && file_.size() == layout.file_bytes;
   if (!same) throw CorruptFile(fmt::format("{}: it is not what was written to it", path.string()));
   tensors_ = std::move(header.tensors);
 }
 
 const TensorInfo& WrittenFile::find(const std::string& name) const {
-  const auto place = std::lower_bound(tensors_.begin(), tensors_.end(), name, [](const TensorInfo& info, const std::string& wanted) { return info.name < wanted; });
-  if (place == tensors_.end() || place->name != name) throw CorruptFile(fmt::format("{}: tensor {} was written and is missing", file_.path().string(), io::in_quotes(name)));
+  const auto place = std::lower_bound(tensors_.begin(), tensors_.end(), name,
+                                      [](const TensorInfo& info, const std::string& wanted) { return info.name < wanted; });
+  if (place == tensors_.end() || place->name != name)
+    throw CorruptFile(fmt::format("{}: tensor {} was written and is missing", file_.path().string(), io::in_quotes(name)));
   return *place;
 }
 
@@ -83,7 +87,8 @@ Buffer WrittenFile::read_part(const std::string& name, const io::Manifest::Logic
   return buffer;
 }
 
-ReadBack WrittenFile::check_quantized(const Checkpoint& input, const std::string& name, const io::Manifest::LogicalTensor& expected, Codes kind) const {
+ReadBack WrittenFile::check_quantized(const Checkpoint& input, const std::string& name, const io::Manifest::LogicalTensor& expected,
+                                      Codes kind) const {
   const Scheme& scheme = *expected.scheme;
   const TensorInfo &source = input.stored(name), &codes = find(name + ".codes");
   const Buffer scales = scheme.has_scales() ? read_part(name + ".scales", expected) : Buffer::allocate(0);
@@ -91,7 +96,8 @@ ReadBack WrittenFile::check_quantized(const Checkpoint& input, const std::string
   const float outer_scale = scheme.has_outer_scale ? *read_part(name + ".outer_scale", expected).as<float>() : 1.0f;
 
   const MatrixShape matrix = as_matrices(expected.shape);
-  const std::size_t grid_row_cells = static_cast<std::size_t>(scale_grid(scheme, expected.shape).cols), scale_bytes = scheme.scale.bits / 8u;
+  const std::size_t grid_row_cells = static_cast<std::size_t>(scale_grid(scheme, expected.shape).cols),
+                    scale_bytes = scheme.scale.bits / 8u;
   const std::size_t code_row = packed_row_bytes(scheme, matrix.cols);
   const std::size_t source_row = static_cast<std::size_t>(matrix.cols) * static_cast<std::size_t>(bits_of(expected.source_dtype)) / 8;
   io::Hasher source_hash, code_hash;
@@ -106,7 +112,8 @@ ReadBack WrittenFile::check_quantized(const Checkpoint& input, const std::string
     const Buffer code_rows = code_memory.view(static_cast<std::size_t>(chunk.count) * code_row);
     file_.read(codes.begin + static_cast<std::uint64_t>(chunk.first) * code_row, {code_rows.data(), code_rows.size()});
     code_hash.add(code_rows.bytes());
-    const std::size_t first_cell = static_cast<std::size_t>(chunk.first_grid_row) * grid_row_cells, cells = static_cast<std::size_t>(chunk.grid_rows) * grid_row_cells;
+    const std::size_t first_cell = static_cast<std::size_t>(chunk.first_grid_row) * grid_row_cells,
+                      cells = static_cast<std::size_t>(chunk.grid_rows) * grid_row_cells;
     const QuantizedTensor q = assemble(scheme, chunk.shape, code_rows, slice(scales, first_cell * scale_bytes, cells * scale_bytes),
                                        slice(zero_points, first_cell, scheme.asymmetric ? cells : 0), outer_scale);
     Tensor y = value_memory.tensor(DType::kF32, chunk.shape);
@@ -115,15 +122,16 @@ ReadBack WrittenFile::check_quantized(const Checkpoint& input, const std::string
     const ValueCheck check = check_values(x, y, q);
     clipped += check.clipped;
     if (kind == Codes::kNearest && check.first_violation >= 0)
-      throw CorruptFile(fmt::format("{}: element {} of tensor {} reads back as {} instead of {}, further than one step of its scale", file_.path().string(),
-                                    chunk.first * matrix.cols + check.first_violation, io::in_quotes(name), y.as<float>()[check.first_violation],
-                                    x.as<float>()[check.first_violation]));
+      throw CorruptFile(fmt::format("{}: element {} of tensor {} reads back as {} instead of {}, further than one step of its scale",
+                                    file_.path().string(), chunk.first * matrix.cols + check.first_violation, io::in_quotes(name),
+                                    y.as<float>()[check.first_violation], x.as<float>()[check.first_violation]));
     special.add(rows);
     if (!special.values().all_finite()) leave_out_nonfinite(x, y);
     error.add(x, y);
   }
   if (code_hash.digits() != expected.stored.at(name + ".codes").hash)
-    throw CorruptFile(fmt::format("{}: {} reads back different from what was written", file_.path().string(), io::in_quotes(name + ".codes")));
+    throw CorruptFile(
+        fmt::format("{}: {} reads back different from what was written", file_.path().string(), io::in_quotes(name + ".codes")));
   if (source_hash.digits() != expected.source_hash) input_changed(input, name);
   ReadBack result{error.metrics(), 0.0, error.signal(), error.noise(), special.values()};
   if (result.error.count > 0) result.clipped = static_cast<double>(clipped) / static_cast<double>(result.error.count);

@@ -11,9 +11,9 @@
 namespace narrow {
 
 struct ReadBack {
-  ErrorMetrics error;                  ///< over the source's finite values
-  double clipped = 0.0;                ///< share of the elements
-  double signal = 0.0, noise = 0.0;    ///< sum x^2, sum (x - y)^2
+  ErrorMetrics error;                ///< over the source's finite values
+  double clipped = 0.0;              ///< share of the elements
+  double signal = 0.0, noise = 0.0;  ///< sum x^2, sum (x - y)^2
   SpecialValues source{};
 };
 
@@ -25,7 +25,8 @@ class WrittenFile {
  public:
   WrittenFile(const std::filesystem::path& path, const io::SafetensorsLayout& layout);
   void check_copy(const Checkpoint& input, const std::string& name, const io::Manifest::LogicalTensor& expected) const;
-  ReadBack check_quantized(const Checkpoint& input, const std::string& name, const io::Manifest::LogicalTensor& expected, Codes codes) const;
+  ReadBack check_quantized(const Checkpoint& input, const std::string& name, const io::Manifest::LogicalTensor& expected,
+                           Codes codes) const;
 
  private:
   const TensorInfo& find(const std::string& name) const;

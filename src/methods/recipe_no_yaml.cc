@@ -8,7 +8,8 @@
 namespace narrow {
 
 Recipe Recipe::load_yaml(const std::filesystem::path& path) {
-  throw Unsupported(fmt::format("{} cannot be read: this build has no yaml-cpp; install it and build again, or give the recipe as arguments", path.string()));
+  throw Unsupported(fmt::format(
+      "{} cannot be read: this build has no yaml-cpp; install it and build again, or give the recipe as arguments", path.string()));
 }
 
 }  // namespace narrow

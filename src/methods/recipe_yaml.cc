@@ -111,8 +111,8 @@ class Reader {
   std::filesystem::path path_;
 };
 
-/// yaml-cpp keeps every token of what is open, and takes 100 ns for a character: brackets and the lengths of lines are counted before it sees
-/// them. Quoted brackets count too, up to the same limit.
+/// yaml-cpp keeps every token of what is open, and takes 100 ns for a character: brackets and the lengths of lines are counted before it
+/// sees them. Quoted brackets count too, up to the same limit.
 void check_text(const std::string& text, const Reader& reader) {
   constexpr int kDeepest = 64, kLongestLine = 16384;
   if (text.find('\0') != std::string::npos || !io::is_utf8(text)) reader.fail(YAML::Mark(), "it is not a text in UTF-8");

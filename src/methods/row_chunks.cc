@@ -42,10 +42,12 @@ bool quantizes_by_rows(const Scheme& scheme, const QuantizeOptions& options) {
   return !scheme.has_scales() || (scheme.granularity.kind == Granularity::Kind::kRectangle && scheme.granularity.rows > 0);
 }
 
-std::vector<RowChunk> quantize_chunks(const Scheme& scheme, const QuantizeOptions& options, const Shape& shape, DType dtype, std::uint64_t chunk_bytes) {
+std::vector<RowChunk> quantize_chunks(const Scheme& scheme, const QuantizeOptions& options, const Shape& shape, DType dtype,
+                                      std::uint64_t chunk_bytes) {
   const MatrixShape matrix = as_matrices(shape);
   const ScaleGrid grid = scale_grid(scheme, shape);
-  if (matrix.total_rows() == 0 || matrix.cols == 0 || !quantizes_by_rows(scheme, options)) return {{0, matrix.total_rows(), 0, grid.rows, shape}};
+  if (matrix.total_rows() == 0 || matrix.cols == 0 || !quantizes_by_rows(scheme, options))
+    return {{0, matrix.total_rows(), 0, grid.rows, shape}};
   return cut(grid, matrix, scheme.has_scales() ? std::min(grid.tile_rows, matrix.rows) : 1, wanted_rows(matrix, dtype, chunk_bytes));
 }
 

@@ -20,7 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The sentence for a tensor that cannot be quantized: names it, and the element where a value is not finite.
-[[noreturn]] void explain_failure(const PlannedTensor& planned, const Tensor& rows, std::int64_t first_element, const InvalidArgument& error) {
+[[noreturn]] void explain_failure(const PlannedTensor& planned, const Tensor& rows, std::int64_t first_element,
+                                  const InvalidArgument& error) {
   for (std::int64_t i = 0; i < rows.size(); ++i) {
     const float value = load_value(rows.data(), rows.dtype(), i);
     if (std::isfinite(value)) continue;
@@ -33,7 +34,8 @@ namespace fs = std::filesystem;
 }
 
 /// Runs that share scales (one per tensor or column) write them with the first.
-void append_parts(io::SafetensorsWriter& writer, const std::vector<io::StoredPart>& parts, const QuantizedTensor& q, bool is_first, bool has_new_scales) {
+void append_parts(io::SafetensorsWriter& writer, const std::vector<io::StoredPart>& parts, const QuantizedTensor& q, bool is_first,
+                  bool has_new_scales) {
   for (const io::StoredPart& part : parts) {
     if (part.part == io::Part::kCodes) writer.append(part.name, q.codes.bytes());
     if (part.part == io::Part::kScales && has_new_scales) writer.append(part.name, q.scales.bytes());
@@ -43,7 +45,8 @@ void append_parts(io::SafetensorsWriter& writer, const std::vector<io::StoredPar
 }
 
 /// Quantizes one tensor into the file and returns the hash of its source.
-std::string write_quantized(const Checkpoint& input, const PlannedTensor& planned, const QuantizeOptions& options, io::SafetensorsWriter& writer) {
+std::string write_quantized(const Checkpoint& input, const PlannedTensor& planned, const QuantizeOptions& options,
+                            io::SafetensorsWriter& writer) {
   const TensorInfo& info = input.stored(planned.name);
   const std::vector<io::StoredPart> parts = io::stored_parts(planned.name, planned.scheme, planned.shape);
   const std::int64_t cols = as_matrices(planned.shape).cols;
@@ -98,8 +101,8 @@ std::set<std::string> write(const Checkpoint& input, const OutputFile& file, con
       for (const io::StoredPart& part : io::stored_parts(planned->name, planned->scheme, planned->shape))
         entry.stored[part.name] = {file.name, writer.hash(part.name)};
     } else {
-      entry.source_hash = stream_tensor(input, input.stored(planned->name),
-                                        [&](std::span<const std::byte> bytes) { writer.append(planned->name, bytes); });
+      entry.source_hash =
+          stream_tensor(input, input.stored(planned->name), [&](std::span<const std::byte> bytes) { writer.append(planned->name, bytes); });
       entry.stored[planned->name] = {file.name, writer.hash(planned->name)};
     }
     if (work.tell) work.tell(*planned, Stage::kWritten, {});

@@ -100,12 +100,9 @@ std::string nonfinite_text(const SpecialValues& values) {
 
 std::string_view name_of(OnNonFinite policy) {
   switch (policy) {
-    case OnNonFinite::kError:
-      return "error";
-    case OnNonFinite::kKeep:
-      return "keep";
-    case OnNonFinite::kNearest:
-      return "nearest";
+    case OnNonFinite::kError: return "error";
+    case OnNonFinite::kKeep: return "keep";
+    case OnNonFinite::kNearest: return "nearest";
   }
   return "";
 }

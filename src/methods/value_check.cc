@@ -33,7 +33,8 @@ Bound bound_of(const Scheme& scheme) {
     bound.step = static_cast<float>(element.smallest_positive()) * kRoom;
     bound.relative = static_cast<float>(power_of_two(-element.mantissa_bits)) * kRoom;
   } else {
-    for (std::uint32_t code = 1; code < element.code_count(); ++code) bound.step = std::max(bound.step, (decode(element, code) - decode(element, code - 1)) * kRoom);
+    for (std::uint32_t code = 1; code < element.code_count(); ++code)
+      bound.step = std::max(bound.step, (decode(element, code) - decode(element, code - 1)) * kRoom);
   }
   return bound;
 }
@@ -42,7 +43,9 @@ struct Counts {
   std::int64_t clipped = 0, violations = 0;
 };
 
-bool violates(float x, float y, float step, float relative) { return std::fabs(x - y) > std::max(step, std::fabs(x) * relative) + 0x1p-148f; }
+bool violates(float x, float y, float step, float relative) {
+  return std::fabs(x - y) > std::max(step, std::fabs(x) * relative) + 0x1p-148f;
+}
 
 Counts check_run(const float* x, const float* y, std::int64_t count, float scale, float low, float high, const Bound& bound) {
   std::int32_t clipped = 0, violations = 0;
@@ -73,14 +76,16 @@ ValueCheck check_values(const Tensor& x, const Tensor& y, const QuantizedTensor&
     const FloatEnvironment environment;
     for (std::int64_t col = 0; col < cols; col += run) {
       const std::int64_t cell = q.scheme.has_scales() ? grid.grid_row(row) * grid.cols + grid.grid_col(col) : 0;
-      const float scale = q.scheme.has_scales() ? effective_scale(q.scheme, load_scale_code(q.scales.data(), q.scheme.scale, cell), q.outer_scale) : 1.0f;
+      const float scale =
+          q.scheme.has_scales() ? effective_scale(q.scheme, load_scale_code(q.scales.data(), q.scheme.scale, cell), q.outer_scale) : 1.0f;
       const float zero = q.scheme.asymmetric ? static_cast<float>(q.zero_points.as<std::uint8_t>()[cell]) : 0.0f;
       const std::int64_t begin = row * cols + col, count = std::min(run, cols - col);
       const Counts counts = check_run(xs + begin, ys + begin, count, scale, bound.low - zero, bound.high - zero, bound);
       clipped += counts.clipped;
       for (std::int64_t i = begin; counts.violations > 0 && i < begin + count; ++i) {
         const float quotient = xs[i] / scale;
-        if (quotient > bound.high - zero || quotient < bound.low - zero || !violates(xs[i], ys[i], bound.step * scale, bound.relative)) continue;
+        if (quotient > bound.high - zero || quotient < bound.low - zero || !violates(xs[i], ys[i], bound.step * scale, bound.relative))
+          continue;
         first = std::min(first, i);
         break;
       }

@@ -53,7 +53,8 @@ void add_columns(const Tensor& x, std::int64_t matrices, std::int64_t rows, std:
 }  // namespace
 
 bool has_whole_scales(const Scheme& scheme, const QuantizeOptions& options) {
-  if (options.rounding == Rounding::kStochastic || options.scales || options.outer_scale || scheme.rule != ScaleRule::kLargest) return false;
+  if (options.rounding == Rounding::kStochastic || options.scales || options.outer_scale || scheme.rule != ScaleRule::kLargest)
+    return false;
   const bool by_rows = scheme.granularity.kind == Granularity::Kind::kRectangle && scheme.granularity.rows > 0;
   if (scheme.has_outer_scale) return by_rows;
   const bool by_cols = scheme.granularity == Granularity::col();
@@ -66,7 +67,8 @@ Reading plan_reading(const Scheme& scheme, const QuantizeOptions& options, const
   return {false, quantize_chunks(scheme, options, shape, dtype, chunk_bytes)};
 }
 
-WholeScales::WholeScales(const Scheme& scheme, const Shape& shape, const std::vector<RowChunk>& chunks, const std::function<Tensor(const RowChunk&)>& read)
+WholeScales::WholeScales(const Scheme& scheme, const Shape& shape, const std::vector<RowChunk>& chunks,
+                         const std::function<Tensor(const RowChunk&)>& read)
     : scheme_(scheme) {
   const ScaleGrid grid = scale_grid(scheme, shape);
   const bool by_cols = scheme.granularity == Granularity::col();
@@ -90,7 +92,8 @@ WholeScales::WholeScales(const Scheme& scheme, const Shape& shape, const std::ve
   }
   for (const Range& range : ranges) {
     if (scheme.asymmetric) {
-      const ScaleAndZero made = range.lowest > range.highest ? scale_from_range(scheme, 0.0f, 0.0f) : scale_from_range(scheme, range.lowest, range.highest);
+      const ScaleAndZero made =
+          range.lowest > range.highest ? scale_from_range(scheme, 0.0f, 0.0f) : scale_from_range(scheme, range.lowest, range.highest);
       scales_.push_back(made.scale.effective);
       zero_points_.push_back(made.zero_point);
     } else {

@@ -20,12 +20,14 @@ struct Reading {
   bool twice = false;
   std::vector<RowChunk> chunks;
 };
-Reading plan_reading(const Scheme& scheme, const QuantizeOptions& options, const Shape& shape, DType dtype, std::uint64_t chunk_bytes = kChunkBytes);
+Reading plan_reading(const Scheme& scheme, const QuantizeOptions& options, const Shape& shape, DType dtype,
+                     std::uint64_t chunk_bytes = kChunkBytes);
 
 class WholeScales {
  public:
   /// read(chunk) gives the rows of a run.
-  WholeScales(const Scheme& scheme, const Shape& shape, const std::vector<RowChunk>& chunks, const std::function<Tensor(const RowChunk&)>& read);
+  WholeScales(const Scheme& scheme, const Shape& shape, const std::vector<RowChunk>& chunks,
+              const std::function<Tensor(const RowChunk&)>& read);
   /// The options that quantize one run as a part of the whole.
   QuantizeOptions options_for(const RowChunk& chunk, const QuantizeOptions& options) const;
 

@@ -80,8 +80,10 @@ KvCache::KvCache(const ModelConfig& config, const Scheme& scheme, Device device)
   state_->kv_heads = config.kv_heads;
   state_->head_dim = config.head_dim;
   state_->layer_count = config.layers;
-  if (device.is_cpu()) state_->layers.resize(static_cast<std::size_t>(config.layers));
-  else state_->on_device = std::make_shared<model::DeviceCache>(config, scheme, device);
+  if (device.is_cpu())
+    state_->layers.resize(static_cast<std::size_t>(config.layers));
+  else
+    state_->on_device = std::make_shared<model::DeviceCache>(config, scheme, device);
 }
 
 Scheme KvCache::parse_scheme(std::string_view text) {

@@ -25,7 +25,7 @@ struct KvCache::State {
 
   Scheme scheme;
   std::int64_t layer_count = 0, kv_heads = 0, head_dim = 0;
-  std::int64_t size = 0;  ///< positions of every layer
+  std::int64_t size = 0;                          ///< positions of every layer
   std::vector<Layer> layers;                      ///< on the CPU
   std::shared_ptr<model::DeviceCache> on_device;  ///< of a model on a CUDA device: all layers
 

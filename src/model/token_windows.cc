@@ -21,16 +21,11 @@ std::int64_t at(const Tensor& tensor, std::int64_t index) {
 
 std::int64_t token_at(const Tensor& tensor, std::int64_t index) {
   switch (tensor.dtype()) {
-    case DType::kI64:
-      return at<std::int64_t>(tensor, index);
-    case DType::kI32:
-      return at<std::int32_t>(tensor, index);
-    case DType::kU32:
-      return at<std::uint32_t>(tensor, index);
-    case DType::kU16:
-      return at<std::uint16_t>(tensor, index);
-    default:
-      return -1;
+    case DType::kI64: return at<std::int64_t>(tensor, index);
+    case DType::kI32: return at<std::int32_t>(tensor, index);
+    case DType::kU32: return at<std::uint32_t>(tensor, index);
+    case DType::kU16: return at<std::uint16_t>(tensor, index);
+    default: return -1;
   }
 }
 
@@ -53,7 +48,8 @@ TokenWindows read_token_windows(const std::filesystem::path& path, const std::st
     throw InvalidArgument(fmt::format("{}: tensor {} is {} of {}; tokens are I32, I64, U32 or U16 of [windows, length]", path.string(),
                                       io::in_quotes(tensor), name_of(dtype), to_string(tokens.shape())));
   if (tokens.size() == 0)
-    throw InvalidArgument(fmt::format("{}: tensor {} is {}: there are no tokens in it", path.string(), io::in_quotes(tensor), to_string(tokens.shape())));
+    throw InvalidArgument(
+        fmt::format("{}: tensor {} is {}: there are no tokens in it", path.string(), io::in_quotes(tensor), to_string(tokens.shape())));
   TokenWindows windows(static_cast<std::size_t>(tokens.shape()[0]));
   std::int64_t place = 0;
   for (std::vector<std::int32_t>& window : windows)

@@ -38,7 +38,8 @@ void copy_bits(const std::uint8_t* row, std::int64_t begin, std::int64_t count, 
 }
 
 void require_int1(const QuantizedTensor& q, const char* what) {
-  if (q.scheme.element != kInt1) throw InvalidArgument(fmt::format("binary_conv2d: {} are {}; they must be int1", what, q.scheme.to_string()));
+  if (q.scheme.element != kInt1)
+    throw InvalidArgument(fmt::format("binary_conv2d: {} are {}; they must be int1", what, q.scheme.to_string()));
   if (!q.device().is_cpu()) throw Unsupported(fmt::format("binary_conv2d: {} must be on the CPU; copy them there first", what));
 }
 
@@ -86,7 +87,8 @@ template <typename Visit>
 void for_each_tap(const Convolution& c, std::int64_t position, const Visit& visit) {
   const BinaryConv2dOptions& o = c.w.options;
   const std::int64_t image = position / (c.g.out_height * c.g.out_width);
-  const std::int64_t top = position / c.g.out_width % c.g.out_height * o.stride_h - o.pad_h, left = position % c.g.out_width * o.stride_w - o.pad_w;
+  const std::int64_t top = position / c.g.out_width % c.g.out_height * o.stride_h - o.pad_h,
+                     left = position % c.g.out_width * o.stride_w - o.pad_w;
   const std::size_t row_bytes = c.x.row_bytes();
   for (std::int64_t tap = 0; tap < c.g.taps; ++tap) {
     const std::int64_t row = top + tap / o.kernel_w, col = left + tap % o.kernel_w;
@@ -108,8 +110,15 @@ void run_tile(const Convolution& c, const Tile& tile, std::uint32_t* a, std::int
       }
     });
 
-  const BinaryProblem problem{.m = tile.end - tile.begin, .n = g.group_outputs, .k = g.taps * g.group_channels, .words = g.words, .a = a, .a_stride = g.words,
-                              .w = c.w.codes.as<std::uint32_t>() + tile.group * g.panels * g.words * kBinaryPanel, .y = sums, .y_stride = g.group_outputs};
+  const BinaryProblem problem{.m = tile.end - tile.begin,
+                              .n = g.group_outputs,
+                              .k = g.taps * g.group_channels,
+                              .words = g.words,
+                              .a = a,
+                              .a_stride = g.words,
+                              .w = c.w.codes.as<std::uint32_t>() + tile.group * g.panels * g.words * kBinaryPanel,
+                              .y = sums,
+                              .y_stride = g.group_outputs};
   find(problem).run(problem, 0, problem.m, 0, g.panels);
 
   for (std::int64_t position = tile.begin; position < tile.end; ++position) {
@@ -137,10 +146,13 @@ PreparedBinaryConv2d prepare_binary_conv2d(const QuantizedTensor& w, const Binar
     throw InvalidArgument("binary_conv2d: kernel, stride and groups are at least 1 and padding is not negative");
   const std::int64_t taps = o.kernel_h * o.kernel_w;
   if (w.shape.size() != 2 || w.shape[0] % o.groups != 0 || w.shape[0] == 0 || w.shape[1] == 0 || w.shape[1] % taps != 0)
-    throw InvalidArgument(fmt::format("binary_conv2d: the weight is {}; it must be [outputs, {} * channels per group], with outputs a multiple of the {} groups",
-                                      to_string(w.shape), taps, o.groups));
+    throw InvalidArgument(fmt::format(
+        "binary_conv2d: the weight is {}; it must be [outputs, {} * channels per group], with outputs a multiple of the {} groups",
+        to_string(w.shape), taps, o.groups));
   const ScaleGrid grid = w.grid();
-  if (!grid.whole_tensor && grid.cols != 1) throw InvalidArgument(fmt::format("binary_conv2d: weights of {} have scales along the sum; use int1:row or int1:tensor", w.scheme.to_string()));
+  if (!grid.whole_tensor && grid.cols != 1)
+    throw InvalidArgument(
+        fmt::format("binary_conv2d: weights of {} have scales along the sum; use int1:row or int1:tensor", w.scheme.to_string()));
 
   PreparedBinaryConv2d p;
   p.options = options;
@@ -154,10 +166,12 @@ PreparedBinaryConv2d prepare_binary_conv2d(const QuantizedTensor& w, const Binar
   const Buffer words = Buffer::allocate(static_cast<std::size_t>(g.tap_words) * 4);
   for (std::int64_t output = 0; output < p.outputs; ++output) {
     const std::int64_t group = output / g.group_outputs, lane = output % g.group_outputs;
-    std::uint32_t* panel = p.codes.as<std::uint32_t>() + (group * g.panels + lane / kBinaryPanel) * g.words * kBinaryPanel + lane % kBinaryPanel;
+    std::uint32_t* panel =
+        p.codes.as<std::uint32_t>() + (group * g.panels + lane / kBinaryPanel) * g.words * kBinaryPanel + lane % kBinaryPanel;
     for (std::int64_t tap = 0; tap < taps; ++tap) {
       auto* bits = words.as<std::uint32_t>();
-      copy_bits(w.codes.as<std::uint8_t>() + static_cast<std::size_t>(output) * w.row_bytes(), tap * g.group_channels, g.group_channels, bits);
+      copy_bits(w.codes.as<std::uint8_t>() + static_cast<std::size_t>(output) * w.row_bytes(), tap * g.group_channels, g.group_channels,
+                bits);
       std::int32_t ones = 0;
       for (std::int64_t i = 0; i < g.tap_words; ++i) {
         ones += std::popcount(bits[i]);
@@ -172,19 +186,23 @@ PreparedBinaryConv2d prepare_binary_conv2d(const QuantizedTensor& w, const Binar
 
 Tensor binary_conv2d(const QuantizedTensor& x, const PreparedBinaryConv2d& w, DType out) {
   require_int1(x, "activations");
-  if (out != DType::kF32 && out != DType::kI32) throw InvalidArgument(fmt::format("binary_conv2d: results are F32 or I32, not {}", name_of(out)));
+  if (out != DType::kF32 && out != DType::kI32)
+    throw InvalidArgument(fmt::format("binary_conv2d: results are F32 or I32, not {}", name_of(out)));
   if (x.shape.size() != 4 || x.shape[3] != w.channels)
-    throw InvalidArgument(fmt::format("binary_conv2d: x is {}; it must be [images, height, width, {} channels]", to_string(x.shape), w.channels));
+    throw InvalidArgument(
+        fmt::format("binary_conv2d: x is {}; it must be [images, height, width, {} channels]", to_string(x.shape), w.channels));
   if (!x.grid().whole_tensor || !x.scheme.has_scales())
     throw InvalidArgument(fmt::format("binary_conv2d: activations of {} have more than one scale; use int1:tensor", x.scheme.to_string()));
   const Geometry g = geometry_of(w, x.shape[1], x.shape[2]);
   if (x.shape[1] + 2 * w.options.pad_h < w.options.kernel_h || x.shape[2] + 2 * w.options.pad_w < w.options.kernel_w)
-    throw InvalidArgument(fmt::format("binary_conv2d: the padded image of {} is smaller than the {} x {} kernel", to_string(x.shape), w.options.kernel_h, w.options.kernel_w));
+    throw InvalidArgument(fmt::format("binary_conv2d: the padded image of {} is smaller than the {} x {} kernel", to_string(x.shape),
+                                      w.options.kernel_h, w.options.kernel_w));
 
   const Convolution c{x, w, g, scale_at(x, 0), Tensor::empty(out, {x.shape[0], g.out_height, g.out_width, w.outputs})};
   const std::int64_t positions = x.shape[0] * g.out_height * g.out_width;
   const std::int64_t tiles = ceil_div(positions, kTilePixels), count = tiles * w.options.groups;
-  const std::size_t a_bytes = static_cast<std::size_t>(kTilePixels * g.words + 15) / 16 * 64, sum_bytes = static_cast<std::size_t>(kTilePixels * g.group_outputs + 15) / 16 * 64;
+  const std::size_t a_bytes = static_cast<std::size_t>(kTilePixels * g.words + 15) / 16 * 64,
+                    sum_bytes = static_cast<std::size_t>(kTilePixels * g.group_outputs + 15) / 16 * 64;
   const Buffer scratch = Buffer::allocate(static_cast<std::size_t>(omp_get_max_threads()) * (a_bytes + sum_bytes));
 #pragma omp parallel if (count > 1)
   {

@@ -18,7 +18,9 @@ void require(bool condition, const std::string& sentence) {
 }
 
 void require_on_device(const char* op, Device device) {
-  if (device.is_cpu()) throw InvalidArgument(fmt::format("{}: the tensor is on the CPU; copy it with cuda::to_device, or call the function without cuda::", op));
+  if (device.is_cpu())
+    throw InvalidArgument(
+        fmt::format("{}: the tensor is on the CPU; copy it with cuda::to_device, or call the function without cuda::", op));
   require_device(device.index);
 }
 
@@ -66,7 +68,8 @@ QuantizeProblem problem_of(const Tensor& x, const Scheme& scheme, const Quantize
   problem.given_scales = scale_pointer(options.scales, problem.grid.count(), x.device(), "static scales");
   problem.given_outer_scale = scale_pointer(options.outer_scale, 1, x.device(), "the outer scale");
   if (options.scales) {
-    require(scheme.asymmetric == options.zero_points.has_value(), "quantize: static zero points belong to asymmetric schemes, and those need them");
+    require(scheme.asymmetric == options.zero_points.has_value(),
+            "quantize: static zero points belong to asymmetric schemes, and those need them");
     if (scheme.has_outer_scale) throw Unsupported("quantize: static scales for a scheme with an outer scale are not defined");
   }
   require(!options.outer_scale || scheme.has_outer_scale, fmt::format("quantize: {} has no outer scale", scheme.to_string()));
@@ -107,7 +110,8 @@ void require_parts(const DeviceQuantized& q, const Shape& shape, Device device) 
   const std::size_t cells = static_cast<std::size_t>(scale_grid(q.scheme, shape).count());
   const auto expect = [&](const char* part, const Buffer& buffer, std::size_t size) {
     require(buffer.size() >= size && (size == 0 || buffer.device() == device),
-            fmt::format("{} of {} in {} take {} bytes on the tensor's device; allocate_quantized makes them", part, to_string(shape), q.scheme.to_string(), size));
+            fmt::format("{} of {} in {} take {} bytes on the tensor's device; allocate_quantized makes them", part, to_string(shape),
+                        q.scheme.to_string(), size));
   };
   require(q.shape == shape, fmt::format("quantize: {} was allocated for {}", to_string(shape), to_string(q.shape)));
   expect("codes", q.codes, static_cast<std::size_t>(matrix.total_rows()) * packed_row_bytes(q.scheme, matrix.cols));
@@ -196,7 +200,8 @@ void quantize(const Tensor& x, const DeviceQuantized& q, Stream stream, const Qu
 void dequantize(const DeviceQuantized& q, const Tensor& y, Stream stream, std::string_view wanted) {
   require_on_device("dequantize", q.device());
   require_floating("dequantize", y.dtype());
-  require(y.shape() == q.shape && y.is_contiguous() && y.device() == q.device(), "dequantize: the output must be contiguous, of the same shape and device");
+  require(y.shape() == q.shape && y.is_contiguous() && y.device() == q.device(),
+          "dequantize: the output must be contiguous, of the same shape and device");
   require_parts(q, q.shape, q.device());
   const MatrixShape matrix = as_matrices(q.shape);
   DequantizeProblem problem;
@@ -217,7 +222,8 @@ void dequantize(const DeviceQuantized& q, const Tensor& y, Stream stream, std::s
   check(kernel.launch(problem, stream), kernel.name);
 }
 
-void requantize(const DeviceQuantized& from, const DeviceQuantized& to, Stream stream, const QuantizeOptions& options, Workspace workspace) {
+void requantize(const DeviceQuantized& from, const DeviceQuantized& to, Stream stream, const QuantizeOptions& options,
+                Workspace workspace) {
   require_on_device("requantize", from.device());
   const DeviceGuard guard(from.device().index);
   const std::size_t values = round_up(static_cast<std::size_t>(element_count(from.shape)) * sizeof(float));
@@ -229,7 +235,8 @@ void requantize(const DeviceQuantized& from, const DeviceQuantized& to, Stream s
   quantize(x, to, stream, options, {static_cast<std::byte*>(scratch.data()) + values, size - values});
 }
 
-void fake_quantize(const Tensor& x, const Tensor& y, const Scheme& scheme, Stream stream, const QuantizeOptions& options, Workspace workspace) {
+void fake_quantize(const Tensor& x, const Tensor& y, const Scheme& scheme, Stream stream, const QuantizeOptions& options,
+                   Workspace workspace) {
   require_on_device("fake_quantize", x.device());
   require(y.dtype() == x.dtype() && y.shape() == x.shape(), "fake_quantize: the output must have the input's type and shape");
   const DeviceGuard guard(x.device().index);
@@ -269,7 +276,8 @@ void observe_range(const Tensor& x, const Tensor& range, Stream stream) {
   require_on_device("observe_range", x.device());
   require_floating("observe_range", x.dtype());
   require(x.is_contiguous(), "observe_range: the tensor must be contiguous");
-  require(range.dtype() == DType::kU32 && range.size() == 4 && range.device() == x.device(), "observe_range: the range must be 4 u32 on the tensor's device");
+  require(range.dtype() == DType::kU32 && range.size() == 4 && range.device() == x.device(),
+          "observe_range: the range must be 4 u32 on the tensor's device");
   const DeviceGuard guard(x.device().index);
   check(launch_observe_range(x.data(), x.dtype(), x.size(), range.as<std::uint32_t>(), stream), "observe_range");
 }
@@ -286,11 +294,13 @@ void observe_histogram(const Tensor& x, const Tensor& counts, float limit, Strea
   require_on_device("observe_histogram", x.device());
   require_floating("observe_histogram", x.dtype());
   require(x.is_contiguous(), "observe_histogram: the tensor must be contiguous");
-  require(counts.dtype() == DType::kU64 && counts.is_contiguous() && counts.size() > 0 && counts.size() <= 1 << 20 && counts.device() == x.device(),
+  require(counts.dtype() == DType::kU64 && counts.is_contiguous() && counts.size() > 0 && counts.size() <= 1 << 20 &&
+              counts.device() == x.device(),
           "observe_histogram: counts must be 1 to 2^20 contiguous u64 on the tensor's device");
   require(limit > 0.0f, "observe_histogram: the limit must be positive");
   const DeviceGuard guard(x.device().index);
-  check(launch_observe_histogram(x.data(), x.dtype(), x.size(), counts.as<unsigned long long>(), static_cast<int>(counts.size()), limit, stream),
+  check(launch_observe_histogram(x.data(), x.dtype(), x.size(), counts.as<unsigned long long>(), static_cast<int>(counts.size()), limit,
+                                 stream),
         "observe_histogram");
 }
 
@@ -298,7 +308,8 @@ void convert(const Tensor& x, const Tensor& y, Stream stream, Overflow overflow)
   require_on_device("convert", x.device());
   require_floating("convert", x.dtype());
   require_floating("convert", y.dtype());
-  require(x.is_contiguous() && y.is_contiguous() && x.size() == y.size() && x.device() == y.device(), "convert: both tensors must be contiguous, of one size and device");
+  require(x.is_contiguous() && y.is_contiguous() && x.size() == y.size() && x.device() == y.device(),
+          "convert: both tensors must be contiguous, of one size and device");
   const DeviceGuard guard(x.device().index);
   check(launch_convert(x.data(), x.dtype(), y.data(), y.dtype(), x.size(), overflow, stream), "convert");
 }

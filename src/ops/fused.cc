@@ -32,15 +32,14 @@ constexpr std::size_t kPage = 4096;
 
 std::size_t scale_bytes(const Format& format) { return format.bits / 8u; }
 
-bool has_plain_rows(const Tensor& x) {
-  return x.is_contiguous() || (x.rank() == 2 && (x.shape()[1] == 1 || x.strides()[1] == 1));
-}
+bool has_plain_rows(const Tensor& x) { return x.is_contiguous() || (x.rank() == 2 && (x.shape()[1] == 1 || x.strides()[1] == 1)); }
 
 std::int64_t row_stride(const Tensor& x, std::int64_t cols) { return x.is_contiguous() || x.rank() < 2 ? cols : x.strides()[0]; }
 
 void require_values(const Tensor& x, const char* what) {
   if (!x.device().is_cpu()) throw Unsupported(fmt::format("fused_quantize: {} must be on the CPU; copy it there first", what));
-  if (!is_floating(x.dtype())) throw InvalidArgument(fmt::format("fused_quantize: {} is {}; use F32, F16 or BF16", what, name_of(x.dtype())));
+  if (!is_floating(x.dtype()))
+    throw InvalidArgument(fmt::format("fused_quantize: {} is {}; use F32, F16 or BF16", what, name_of(x.dtype())));
 }
 
 void check_input(const FusedInput& input, std::int64_t cols) {
@@ -52,8 +51,9 @@ void check_input(const FusedInput& input, std::int64_t cols) {
   if (input.other) {
     require_values(*input.other, "the second tensor");
     if (input.other->shape() != input.x.shape() || input.other->dtype() != input.x.dtype())
-      throw InvalidArgument(fmt::format("fused_quantize: the second tensor is {} {}, x is {} {}; they must agree", name_of(input.other->dtype()),
-                                        to_string(input.other->shape()), name_of(input.x.dtype()), to_string(input.x.shape())));
+      throw InvalidArgument(fmt::format("fused_quantize: the second tensor is {} {}, x is {} {}; they must agree",
+                                        name_of(input.other->dtype()), to_string(input.other->shape()), name_of(input.x.dtype()),
+                                        to_string(input.x.shape())));
     if (input.op == FusedOp::kAddRmsNorm && !has_plain_rows(*input.other))
       throw InvalidArgument("fused_quantize: the residual is updated in place and must have contiguous rows");
   }
@@ -72,7 +72,8 @@ void check_scheme(const FusedInput& input, const Scheme& scheme) {
   const bool by_row = scheme.granularity.kind == Granularity::Kind::kRectangle && scheme.granularity.rows == 1;
   const bool whole = scheme.granularity.kind == Granularity::Kind::kTensor && input.scales;
   if ((!by_row && !whole) || scheme.has_outer_scale || scheme.element.bits > 16)
-    throw Unsupported(fmt::format("fused_quantize: {} needs more than a row to make its scales; use row or block granularity, or static scales", scheme.to_string()));
+    throw Unsupported(fmt::format(
+        "fused_quantize: {} needs more than a row to make its scales; use row or block granularity, or static scales", scheme.to_string()));
 }
 
 /// The caller's scales and zero points in the scheme's own storage.
@@ -84,7 +85,8 @@ void store_given_scales(const FusedInput& input, const Scheme& scheme, std::int6
     throw InvalidArgument("fused_quantize: static zero points belong to asymmetric schemes, and those need them");
   for (std::int64_t i = 0; i < cells; ++i) {
     const float scale = given.as<float>()[i];
-    if (!(scale > 0.0f) || std::isinf(scale)) throw InvalidArgument(fmt::format("fused_quantize: static scale {} is {}; scales are positive and finite", i, scale));
+    if (!(scale > 0.0f) || std::isinf(scale))
+      throw InvalidArgument(fmt::format("fused_quantize: static scale {} is {}; scales are positive and finite", i, scale));
     store_scale_code(scales, scheme.scale, i, store_scale(scheme.scale, scale, 1.0f).code);
   }
   if (!input.zero_points) return;
@@ -104,7 +106,7 @@ struct Plan {
   QuantizeProblem quantize;  ///< of all rows; x is set per group
   Layout layout = Layout::kRow;
   std::int64_t matrix_rows = 1;
-  std::int64_t group = 1;    ///< rows produced at a time
+  std::int64_t group = 1;  ///< rows produced at a time
   const FusedKernel* producer = nullptr;
   const QuantizeKernel* quantizer = nullptr;
   // The usual case, where the producer's row of the table also quantizes; element is null in all others.
@@ -129,8 +131,8 @@ void quantize_rows(const Plan& plan, std::int64_t begin, std::int64_t end, const
 
 /// What a thread keeps from row to row.
 struct Worker {
-  std::int64_t end;   ///< of its rows
-  float* y;           ///< fp32 rows between producer and quantizer
+  std::int64_t end;  ///< of its rows
+  float* y;          ///< fp32 rows between producer and quantizer
   FirstPass first{};
 };
 
@@ -143,9 +145,13 @@ void run_group(const Plan& plan, Worker& worker, std::int64_t begin, std::int64_
     quantize_rows(plan, begin, end, y, codes);
     return;
   }
-  FusedFinish finish{.cols = fused.cols, .block = plan.quantize.grid.tile_cols, .element = plan.element,
-                     .largest = static_cast<float>(plan.quantize.scheme.element.largest()), .around_caches = plan.around_caches,
-                     .end = worker.end, .first = &worker.first};
+  FusedFinish finish{.cols = fused.cols,
+                     .block = plan.quantize.grid.tile_cols,
+                     .element = plan.element,
+                     .largest = static_cast<float>(plan.quantize.scheme.element.largest()),
+                     .around_caches = plan.around_caches,
+                     .end = worker.end,
+                     .first = &worker.first};
   for (std::int64_t row = begin; row < end;) {
     finish.scales = static_cast<float*>(plan.quantize.scales) + row * plan.quantize.grid.cols;
     finish.codes = codes + static_cast<std::size_t>(row - begin) * plan.quantize.row_bytes;
@@ -162,7 +168,8 @@ void scatter(const Plan& plan, std::int64_t begin, std::int64_t end, const std::
   for (std::int64_t col = 0; col < cols; col += run)
     for (std::int64_t row = begin; row < end; ++row) {
       std::uint8_t* matrix = plan.quantize.codes + row / rows * map_size(plan.layout, rows, cols);
-      std::memcpy(matrix + map_offset(plan.layout, row % rows, col, rows, cols), block + (row - begin) * cols + col, static_cast<std::size_t>(std::min(run, cols - col)));
+      std::memcpy(matrix + map_offset(plan.layout, row % rows, col, rows, cols), block + (row - begin) * cols + col,
+                  static_cast<std::size_t>(std::min(run, cols - col)));
     }
 }
 
@@ -198,7 +205,7 @@ void run_plan(const Plan& plan) {
   const std::size_t y_bytes = static_cast<std::size_t>((plan.group * cols + 15) / 16 * 16) * sizeof(float) + kPage;
   const std::size_t block_bytes = plan.layout == Layout::kRow ? 0 : static_cast<std::size_t>((kGatheredRows * cols + 63) / 64 * 64);
   const Buffer scratch = Buffer::allocate(static_cast<std::size_t>(threads) * (y_bytes + block_bytes));
-#pragma omp parallel num_threads(static_cast<int>(threads)) if (threads > 1)
+#pragma omp parallel num_threads(static_cast <int>(threads)) if (threads > 1)
   {
     const FloatEnvironment environment;
     const std::int64_t thread = omp_get_thread_num(), count = omp_get_num_threads();
@@ -215,8 +222,8 @@ bool is_usual(const Plan& plan) {
   const Scheme& scheme = plan.quantize.scheme;
   const bool element = scheme.element == kInt8 || scheme.element == kFp8E4m3 || scheme.element == kFp8E5m2;
   const bool block = plan.quantize.grid.tile_cols % 64 == 0 || plan.quantize.grid.tile_cols >= plan.fused.cols;
-  return plan.producer->quantize != nullptr && element && block && !scheme.asymmetric && scheme.rule == ScaleRule::kLargest && scheme.scale == kFp32 &&
-         !plan.quantize.scales_given;
+  return plan.producer->quantize != nullptr && element && block && !scheme.asymmetric && scheme.rule == ScaleRule::kLargest &&
+         scheme.scale == kFp32 && !plan.quantize.scales_given;
 }
 
 /// Output is QuantizedTensor or LaidOutTensor: the parts have the same names.
@@ -226,7 +233,8 @@ void run_fused(const FusedInput& input, const Scheme& scheme, Layout layout, Out
   check_input(input, matrix.cols);
   check_scheme(input, scheme);
   if (layout != Layout::kRow && scheme.element.bits != 8)
-    throw Unsupported(fmt::format("fused_quantize: codes of {} bits do not go into layout {}; 8-bit formats do", scheme.element.bits, name_of(layout)));
+    throw Unsupported(
+        fmt::format("fused_quantize: codes of {} bits do not go into layout {}; 8-bit formats do", scheme.element.bits, name_of(layout)));
   const Tensor x = has_plain_rows(input.x) ? input.x : input.x.contiguous();
   const Tensor other = input.other ? (has_plain_rows(*input.other) ? *input.other : input.other->contiguous()) : Tensor{};
 
@@ -235,10 +243,19 @@ void run_fused(const FusedInput& input, const Scheme& scheme, Layout layout, Out
   plan.matrix_rows = std::max<std::int64_t>(1, matrix.rows);
   plan.group = std::clamp<std::int64_t>(kScratchElements / std::max<std::int64_t>(1, matrix.cols), 1, kGatheredRows);
   FusedProblem& fused = plan.fused;
-  fused = {.op = input.op, .dtype = x.dtype(), .rows = matrix.total_rows(), .cols = matrix.cols, .x = x.data(), .x_stride = row_stride(x, matrix.cols),
-           .other = other.data(), .other_stride = row_stride(other, matrix.cols), .residual = other.data(),
+  fused = {.op = input.op,
+           .dtype = x.dtype(),
+           .rows = matrix.total_rows(),
+           .cols = matrix.cols,
+           .x = x.data(),
+           .x_stride = row_stride(x, matrix.cols),
+           .other = other.data(),
+           .other_stride = row_stride(other, matrix.cols),
+           .residual = other.data(),
            .weight_dtype = input.weight ? input.weight->dtype() : (input.bias ? input.bias->dtype() : DType::kF32),
-           .weight = input.weight ? input.weight->data() : nullptr, .bias = input.bias ? input.bias->data() : nullptr, .epsilon = input.epsilon};
+           .weight = input.weight ? input.weight->data() : nullptr,
+           .bias = input.bias ? input.bias->data() : nullptr,
+           .epsilon = input.epsilon};
   plan.producer = &find(fused);
 
   QuantizeProblem& problem = plan.quantize;

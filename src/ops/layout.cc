@@ -27,8 +27,8 @@ void transform_matrix(const Element* in, Element* out, std::int64_t rows, std::i
 template <typename Element>
 void transform_all(const Tensor& data, const Tensor& result, const MatrixShape& shape, Layout from, Layout to) {
   for (std::int64_t i = 0; i < shape.matrices; ++i)
-    transform_matrix(data.as<Element>() + i * map_size(from, shape.rows, shape.cols), result.as<Element>() + i * map_size(to, shape.rows, shape.cols),
-                     shape.rows, shape.cols, from, to);
+    transform_matrix(data.as<Element>() + i * map_size(from, shape.rows, shape.cols),
+                     result.as<Element>() + i * map_size(to, shape.rows, shape.cols), shape.rows, shape.cols, from, to);
 }
 
 }  // namespace
@@ -39,9 +39,10 @@ Tensor transform(const Tensor& data, const Shape& shape, Layout from, Layout to)
   const std::int64_t needed = matrix.matrices * map_size(from, matrix.rows, matrix.cols);
   if (!data.device().is_cpu()) throw Unsupported("transform: the tensor must be on the CPU; copy it there first");
   if (!data.is_contiguous() || data.size() != needed)
-    throw InvalidArgument(fmt::format("transform: {} in layout {} takes {} contiguous elements, the tensor has {}", to_string(shape), name_of(from),
-                                      needed, data.size()));
-  const Tensor result = Tensor::empty(data.dtype(), to == Layout::kRow ? shape : Shape{matrix.matrices * map_size(to, matrix.rows, matrix.cols)});
+    throw InvalidArgument(fmt::format("transform: {} in layout {} takes {} contiguous elements, the tensor has {}", to_string(shape),
+                                      name_of(from), needed, data.size()));
+  const Tensor result =
+      Tensor::empty(data.dtype(), to == Layout::kRow ? shape : Shape{matrix.matrices * map_size(to, matrix.rows, matrix.cols)});
   switch (bits_of(data.dtype())) {
     case 8: transform_all<std::uint8_t>(data, result, matrix, from, to); break;
     case 16: transform_all<std::uint16_t>(data, result, matrix, from, to); break;

@@ -45,7 +45,8 @@ void check_output(const MatmulProblem& problem, const MatmulOptions& options) {
     throw InvalidArgument(fmt::format("matmul: out_scale {} is not a positive finite number", options.out_scale));
   if (out != DType::kI32) return;
   if (!is_integer_product(problem) || varies_along_k(problem.x.scheme, problem.x.grid) || varies_along_k(problem.w.scheme, problem.w.grid))
-    throw InvalidArgument("matmul: I32 results are the exact sums of integer activations and integer weights without scales along k; choose F32 otherwise");
+    throw InvalidArgument(
+        "matmul: I32 results are the exact sums of integer activations and integer weights without scales along k; choose F32 otherwise");
   if (options.bias || options.residual || options.activation != Activation::kNone)
     throw InvalidArgument("matmul: I32 results are raw sums; bias, activation and residual need a float or requantized result");
 }
@@ -63,14 +64,15 @@ Epilogue attach_epilogue(MatmulProblem& problem, const MatmulOptions& options, S
   if (options.bias) {
     const Tensor& bias = *options.bias;
     if (bias.dtype() != DType::kF32 || bias.rank() != 1 || bias.size() != problem.n || !bias.device().is_cpu())
-      throw InvalidArgument(fmt::format("matmul: the bias is {} of {}; it must be fp32 of [{}] on the CPU", name_of(bias.dtype()), to_string(bias.shape()), problem.n));
+      throw InvalidArgument(fmt::format("matmul: the bias is {} of {}; it must be fp32 of [{}] on the CPU", name_of(bias.dtype()),
+                                        to_string(bias.shape()), problem.n));
     tensors.bias = bias.contiguous();
     epilogue.bias = tensors.bias.as<float>();
   }
   if (options.residual) {
     if (options.residual->shape() != shape || !is_floating(options.residual->dtype()) || !options.residual->device().is_cpu())
-      throw InvalidArgument(fmt::format("matmul: the residual is {} of {}; it must be F32, F16 or BF16 of {} on the CPU", name_of(options.residual->dtype()),
-                                        to_string(options.residual->shape()), to_string(shape)));
+      throw InvalidArgument(fmt::format("matmul: the residual is {} of {}; it must be F32, F16 or BF16 of {} on the CPU",
+                                        name_of(options.residual->dtype()), to_string(options.residual->shape()), to_string(shape)));
     tensors.residual = with_plain_rows(*options.residual);
     epilogue.residual = tensors.residual.data();
     epilogue.residual_dtype = tensors.residual.dtype();
@@ -91,7 +93,8 @@ Epilogue attach_epilogue(MatmulProblem& problem, const MatmulOptions& options, S
 /// The shape of y; throws where x and w do not meet.
 Shape result_shape(const Shape& x, const PreparedWeight& w) {
   if (x.empty() || x.back() != w.k)
-    throw InvalidArgument(fmt::format("matmul: x is {} and the weight [{}, {}]; the last dimension of x must be {}", to_string(x), w.n, w.k, w.k));
+    throw InvalidArgument(
+        fmt::format("matmul: x is {} and the weight [{}, {}]; the last dimension of x must be {}", to_string(x), w.n, w.k, w.k));
   Shape shape = x;
   shape.back() = w.n;
   return shape;
@@ -174,7 +177,8 @@ std::optional<ActivationQuantization> wanted_quantization(const Scheme& weight, 
 }
 
 Tensor product(const QuantizedTensor& x, const PreparedWeight& w, const MatmulOptions& options, const Tensor* y) {
-  if (!x.device().is_cpu() || !w.device().is_cpu()) throw Unsupported("matmul: this build computes on the CPU; copy the operands there first");
+  if (!x.device().is_cpu() || !w.device().is_cpu())
+    throw Unsupported("matmul: this build computes on the CPU; copy the operands there first");
   if (options.quantize) throw InvalidArgument("matmul: x is quantized already; leave options.quantize empty");
   result_shape(x.shape, w);
   MatmulProblem problem;
@@ -183,8 +187,11 @@ Tensor product(const QuantizedTensor& x, const PreparedWeight& w, const MatmulOp
 }
 
 Tensor product(const Tensor& x, const PreparedWeight& w, const MatmulOptions& options, const Tensor* y) {
-  if (!is_floating(x.dtype())) throw InvalidArgument(fmt::format("matmul: activations are F32, F16 or BF16, not {}; pass quantized ones as a QuantizedTensor", name_of(x.dtype())));
-  if (!x.device().is_cpu() || !w.device().is_cpu()) throw Unsupported("matmul: this build computes on the CPU; copy the operands there first");
+  if (!is_floating(x.dtype()))
+    throw InvalidArgument(
+        fmt::format("matmul: activations are F32, F16 or BF16, not {}; pass quantized ones as a QuantizedTensor", name_of(x.dtype())));
+  if (!x.device().is_cpu() || !w.device().is_cpu())
+    throw Unsupported("matmul: this build computes on the CPU; copy the operands there first");
   result_shape(x.shape(), w);
   if (const auto wanted = wanted_quantization(w.scheme, options)) {
     QuantizeOptions how;
@@ -209,7 +216,8 @@ Tensor matmul(const QuantizedTensor& x, const PreparedWeight& w, const MatmulOpt
 void matmul_into(const Tensor& x, const PreparedWeight& w, Tensor& y, const MatmulOptions& options) { product(x, w, options, &y); }
 void matmul_into(const QuantizedTensor& x, const PreparedWeight& w, Tensor& y, const MatmulOptions& options) { product(x, w, options, &y); }
 
-std::vector<MatmulChoice> explain_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, const MatmulOptions& options, DType x) {
+std::vector<MatmulChoice> explain_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, const MatmulOptions& options,
+                                         DType x) {
   MatmulProblem problem;
   problem.m = m;
   problem.n = n;
@@ -234,9 +242,10 @@ std::vector<MatmulChoice> explain_matmul(std::int64_t m, std::int64_t n, std::in
     choice.accepted = runs && kernel.accepts(problem);
     choice.chosen = choice.accepted && !found;
     found = found || choice.accepted;
-    choice.reason = !runs ? fmt::format("needs {}, which this CPU lacks or a limit forbids", name_of(kernel.isa))
-                          : (choice.chosen ? fmt::format("the first that takes the product: {}", kernel.takes)
-                                           : (choice.accepted ? "would take it, but a better row comes first" : fmt::format("takes {}", kernel.takes)));
+    choice.reason =
+        !runs ? fmt::format("needs {}, which this CPU lacks or a limit forbids", name_of(kernel.isa))
+              : (choice.chosen ? fmt::format("the first that takes the product: {}", kernel.takes)
+                               : (choice.accepted ? "would take it, but a better row comes first" : fmt::format("takes {}", kernel.takes)));
     choices.push_back(std::move(choice));
   }
   return choices;

@@ -14,8 +14,8 @@ namespace {
 
 void require_comparable(const Tensor& x, const Tensor& y) {
   if (!is_floating(x.dtype()) || !is_floating(y.dtype()) || x.shape() != y.shape())
-    throw InvalidArgument(fmt::format("compare: {} {} and {} {} are not float tensors of one shape", name_of(x.dtype()), to_string(x.shape()),
-                                      name_of(y.dtype()), to_string(y.shape())));
+    throw InvalidArgument(fmt::format("compare: {} {} and {} {} are not float tensors of one shape", name_of(x.dtype()),
+                                      to_string(x.shape()), name_of(y.dtype()), to_string(y.shape())));
 }
 
 }  // namespace
@@ -28,7 +28,9 @@ ErrorMetrics compare(const Tensor& x_any, const Tensor& y_any) {
 }
 
 double clipped_share(const Tensor& x_any, const QuantizedTensor& q) {
-  if (x_any.shape() != q.shape) throw InvalidArgument(fmt::format("clipped_share: {} is not the shape {} of the quantized tensor", to_string(x_any.shape()), to_string(q.shape)));
+  if (x_any.shape() != q.shape)
+    throw InvalidArgument(
+        fmt::format("clipped_share: {} is not the shape {} of the quantized tensor", to_string(x_any.shape()), to_string(q.shape)));
   if (x_any.size() == 0) return 0.0;
   const Tensor x = x_any.contiguous();
   const ScaleGrid grid = q.grid();
@@ -41,7 +43,8 @@ double clipped_share(const Tensor& x_any, const QuantizedTensor& q) {
     const FloatEnvironment environment;
     for (std::int64_t col = 0; col < matrix.cols; ++col) {
       const std::int64_t cell = grid.grid_row(row) * grid.cols + grid.grid_col(col);
-      const float scale = q.scheme.has_scales() ? effective_scale(q.scheme, load_scale_code(q.scales.data(), q.scheme.scale, cell), q.outer_scale) : 1.0f;
+      const float scale =
+          q.scheme.has_scales() ? effective_scale(q.scheme, load_scale_code(q.scales.data(), q.scheme.scale, cell), q.outer_scale) : 1.0f;
       const float zero = q.scheme.asymmetric ? static_cast<float>(q.zero_points.as<std::uint8_t>()[cell]) : 0.0f;
       const float quotient = load_value(x.data(), x.dtype(), row * matrix.cols + col) / scale;
       // A quotient that rounds back into the range is not clipped: half a step of room on integers.
@@ -55,7 +58,8 @@ double clipped_share(const Tensor& x_any, const QuantizedTensor& q) {
 
 Tensor convert(const Tensor& x_any, DType dtype, Overflow overflow) {
   if (!is_floating(x_any.dtype()) || !is_floating(dtype))
-    throw InvalidArgument(fmt::format("convert: {} to {} is not a conversion between F32, F16 and BF16", name_of(x_any.dtype()), name_of(dtype)));
+    throw InvalidArgument(
+        fmt::format("convert: {} to {} is not a conversion between F32, F16 and BF16", name_of(x_any.dtype()), name_of(dtype)));
   const Tensor x = x_any.contiguous();
   if (x.dtype() == dtype) return x;
   Tensor y = Tensor::empty(dtype, x.shape());

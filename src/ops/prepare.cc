@@ -72,7 +72,9 @@ bool fill_panel(const QuantizedTensor& w, PreparedWeight& p, std::int64_t panel)
       if (!is_finite_code(element, code)) return false;
       const std::uint32_t stored = panels::to_stored(element, code);
       panels::write_stored(words + panels::lane_index(n, k, p.k, bits), static_cast<int>(k % kGroup), bits, stored);
-      if (p.sums.size() > 0) p.sums.as<std::int32_t>()[panels::scale_index(n, blocks > 1 ? grid.grid_col(k) : 0, blocks)] += static_cast<std::int32_t>(element.bits == 1 ? 2 * stored : stored);
+      if (p.sums.size() > 0)
+        p.sums.as<std::int32_t>()[panels::scale_index(n, blocks > 1 ? grid.grid_col(k) : 0, blocks)] +=
+            static_cast<std::int32_t>(element.bits == 1 ? 2 * stored : stored);
     }
     if (!w.scheme.has_scales()) continue;
     for (std::int64_t block = 0; block < std::max<std::int64_t>(grid.cols, 1); ++block) {
@@ -119,8 +121,9 @@ PreparedWeight prepare_checked(const QuantizedTensor& w, const PrepareOptions& o
     return p;
   }
   if (options.layout == WeightLayout::kPanels)
-    throw Unsupported(fmt::format("prepare: {} of {} does not fit panels; they take scales that are constant along k or in blocks of 16 or 32 i, and finite values",
-                                  to_string(w.shape), w.scheme.to_string()));
+    throw Unsupported(fmt::format(
+        "prepare: {} of {} does not fit panels; they take scales that are constant along k or in blocks of 16 or 32 i, and finite values",
+        to_string(w.shape), w.scheme.to_string()));
   p.layout = WeightLayout::kCanonical;
   p.codes = w.codes;
   p.scales = w.scales;
@@ -136,14 +139,17 @@ bool fits_panels(const Scheme& scheme, std::int64_t n, std::int64_t k) {
 }
 
 PreparedWeight prepare(const QuantizedTensor& w, const PrepareOptions& options) {
-  if (w.shape.size() != 2) throw InvalidArgument(fmt::format("prepare: a weight is a matrix [n, k], not {}; split the tensor first", to_string(w.shape)));
+  if (w.shape.size() != 2)
+    throw InvalidArgument(fmt::format("prepare: a weight is a matrix [n, k], not {}; split the tensor first", to_string(w.shape)));
   if (!w.device().is_cpu()) throw Unsupported("prepare: this build prepares weights for the CPU; copy the weight there first");
   return prepare_checked(w, options);
 }
 
 PreparedWeight prepare(const Tensor& w, const PrepareOptions& options) {
-  if (w.rank() != 2) throw InvalidArgument(fmt::format("prepare: a weight is a matrix [n, k], not {}; split the tensor first", to_string(w.shape())));
-  if (!is_floating(w.dtype())) throw InvalidArgument(fmt::format("prepare: dense weights are F32, F16 or BF16, not {}; quantize it first", name_of(w.dtype())));
+  if (w.rank() != 2)
+    throw InvalidArgument(fmt::format("prepare: a weight is a matrix [n, k], not {}; split the tensor first", to_string(w.shape())));
+  if (!is_floating(w.dtype()))
+    throw InvalidArgument(fmt::format("prepare: dense weights are F32, F16 or BF16, not {}; quantize it first", name_of(w.dtype())));
   if (!w.device().is_cpu()) throw Unsupported("prepare: this build prepares weights for the CPU; copy the weight there first");
   const Tensor dense = w.contiguous();
   QuantizedTensor q;
@@ -160,7 +166,8 @@ QuantizedTensor unprepare(const PreparedWeight& w) {
 }
 
 Tensor unprepare_dense(const PreparedWeight& w) {
-  if (w.scheme.has_scales() || w.scheme.element.bits < 16 || (w.scheme.element.bits == 16 && w.scheme.element != kFp16 && w.scheme.element != kBf16))
+  if (w.scheme.has_scales() || w.scheme.element.bits < 16 ||
+      (w.scheme.element.bits == 16 && w.scheme.element != kFp16 && w.scheme.element != kBf16))
     throw InvalidArgument(fmt::format("unprepare_dense: {} is not a dense type; use unprepare", w.scheme.to_string()));
   const DType dtype = w.scheme.element.bits == 32 ? DType::kF32 : (w.scheme.element == kFp16 ? DType::kF16 : DType::kBf16);
   return Tensor::over(unprepare_codes(w).codes, dtype, {w.n, w.k});

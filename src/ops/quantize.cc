@@ -33,8 +33,7 @@ Tensor with_plain_rows(const Tensor& x) {
 }
 
 void require_floating(const char* op, DType dtype) {
-  if (!is_floating(dtype))
-    throw InvalidArgument(fmt::format("{}: {} values are not supported; use F32, F16 or BF16", op, name_of(dtype)));
+  if (!is_floating(dtype)) throw InvalidArgument(fmt::format("{}: {} values are not supported; use F32, F16 or BF16", op, name_of(dtype)));
 }
 
 void require_cpu(const char* op, Device device) {
@@ -80,8 +79,9 @@ bool keeps(const Scheme& scheme, const QuantizeOptions& options, float x) {
       if (keeps(problem.scheme, options, load_value(problem.x, problem.dtype, row * problem.row_stride + col))) continue;
       if (count++ == 0) first = row * problem.cols + col;
     }
-  throw InvalidArgument(fmt::format("quantize: {} value{} NaN or infinite, the first at element {}; {} cannot hold them (saturate them by choice, or mend the tensor)",
-                                    count, count == 1 ? " is" : "s are", first, problem.scheme.to_string()));
+  throw InvalidArgument(fmt::format(
+      "quantize: {} value{} NaN or infinite, the first at element {}; {} cannot hold them (saturate them by choice, or mend the tensor)",
+      count, count == 1 ? " is" : "s are", first, problem.scheme.to_string()));
 }
 
 /// Scales and zero points that the caller knows, stored in the scheme's own format.
@@ -89,13 +89,15 @@ void use_given_scales(QuantizeProblem& problem, const QuantizeOptions& options) 
   const std::int64_t cells = problem.grid.count();
   const Tensor& scales = *options.scales;
   if (scales.dtype() != DType::kF32 || !scales.is_contiguous() || scales.size() != cells || !scales.device().is_cpu())
-    throw InvalidArgument(fmt::format("quantize: static scales must be {} contiguous fp32 values for {}", cells, problem.scheme.to_string()));
+    throw InvalidArgument(
+        fmt::format("quantize: static scales must be {} contiguous fp32 values for {}", cells, problem.scheme.to_string()));
   if (problem.scheme.asymmetric != options.zero_points.has_value())
     throw InvalidArgument("quantize: static zero points belong to asymmetric schemes, and those need them");
   if (problem.scheme.has_outer_scale) throw Unsupported("quantize: static scales for a scheme with an outer scale are not defined");
   for (std::int64_t i = 0; i < cells; ++i) {
     const float scale = scales.as<float>()[i];
-    if (!(scale > 0.0f) || std::isinf(scale)) throw InvalidArgument(fmt::format("quantize: static scale {} is {}; scales are positive and finite", i, scale));
+    if (!(scale > 0.0f) || std::isinf(scale))
+      throw InvalidArgument(fmt::format("quantize: static scale {} is {}; scales are positive and finite", i, scale));
     store_scale_code(problem.scales, problem.scheme.scale, i, store_scale(problem.scheme.scale, scale, 1.0f).code);
   }
   if (options.zero_points) {
@@ -105,7 +107,8 @@ void use_given_scales(QuantizeProblem& problem, const QuantizeOptions& options) 
     for (std::int64_t i = 0; i < cells; ++i) {
       const std::uint8_t zero = zeros.as<std::uint8_t>()[i];
       if (zero > problem.scheme.element.max_code())
-        throw InvalidArgument(fmt::format("quantize: zero point {} is {}, beyond the largest code {}", i, zero, problem.scheme.element.max_code()));
+        throw InvalidArgument(
+            fmt::format("quantize: zero point {} is {}, beyond the largest code {}", i, zero, problem.scheme.element.max_code()));
       problem.zero_points[i] = zero;
     }
   }
@@ -129,7 +132,8 @@ void require_sizes(const QuantizedTensor& q) {
   const std::size_t cells = static_cast<std::size_t>(q.grid().count());
   const auto expect = [&](const char* part, std::size_t actual, std::size_t expected) {
     if (actual != expected)
-      throw InvalidArgument(fmt::format("{} of {} in {} take {} bytes, not {}", part, to_string(q.shape), q.scheme.to_string(), expected, actual));
+      throw InvalidArgument(
+          fmt::format("{} of {} in {} take {} bytes, not {}", part, to_string(q.shape), q.scheme.to_string(), expected, actual));
   };
   expect("codes", q.codes.size(), static_cast<std::size_t>(as_matrices(q.shape).total_rows()) * q.row_bytes());
   expect("scales", q.scales.size(), cells * scale_bytes(q.scheme.scale));
@@ -238,7 +242,8 @@ void quantize_into(const Tensor& x, QuantizedTensor& q, const QuantizeOptions& o
   if (single || scheme.has_outer_scale) {
     stats = for_each_tile(split_tiles(problem.grid, problem.rows, problem.cols, true), measure);
     measured = true;
-    if (scheme.has_outer_scale) q.outer_scale = problem.outer_scale = options.outer_scale.value_or(outer_scale_from_amax(scheme, stats.amax));
+    if (scheme.has_outer_scale)
+      q.outer_scale = problem.outer_scale = options.outer_scale.value_or(outer_scale_from_amax(scheme, stats.amax));
     if (single) make_single_scale(problem, stats);
   }
   const bool separately = !measured && (problem.scales_given || !scheme.has_scales());

@@ -34,7 +34,8 @@ std::vector<Tile> split_tiles(const ScaleGrid& grid, std::int64_t rows, std::int
   for (std::int64_t matrix = 0; matrix < rows; matrix += matrix_rows)
     for (std::int64_t row = 0; row < matrix_rows; row += tile_rows * stripes_per_tile)
       for (std::int64_t col = 0; col < cols; col += tile_cols)
-        tiles.push_back({matrix + row, matrix + std::min(matrix_rows, row + tile_rows * stripes_per_tile), col, std::min(cols, col + tile_cols)});
+        tiles.push_back(
+            {matrix + row, matrix + std::min(matrix_rows, row + tile_rows * stripes_per_tile), col, std::min(cols, col + tile_cols)});
   return tiles;
 }
 

@@ -29,10 +29,8 @@ void decode_values(const Format& format, const Tensor& x, std::int64_t begin, st
 /// Elements [begin, begin + count) of a contiguous tensor.
 void load_values(const Tensor& x, std::int64_t begin, std::int64_t count, double* out) {
   switch (x.dtype()) {
-    case DType::kF32:
-      return copy_values<float>(x, begin, count, out);
-    case DType::kF64:
-      return copy_values<double>(x, begin, count, out);
+    case DType::kF32: return copy_values<float>(x, begin, count, out);
+    case DType::kF64: return copy_values<double>(x, begin, count, out);
     case DType::kF16:
       for (std::int64_t i = 0; i < count; ++i) out[i] = load_value(x.data(), DType::kF16, begin + i);
       return;
@@ -40,30 +38,18 @@ void load_values(const Tensor& x, std::int64_t begin, std::int64_t count, double
       for (std::int64_t i = 0; i < count; ++i) out[i] = load_value(x.data(), DType::kBf16, begin + i);
       return;
     case DType::kBool:
-    case DType::kU8:
-      return copy_values<std::uint8_t>(x, begin, count, out);
-    case DType::kI8:
-      return copy_values<std::int8_t>(x, begin, count, out);
-    case DType::kI16:
-      return copy_values<std::int16_t>(x, begin, count, out);
-    case DType::kU16:
-      return copy_values<std::uint16_t>(x, begin, count, out);
-    case DType::kI32:
-      return copy_values<std::int32_t>(x, begin, count, out);
-    case DType::kU32:
-      return copy_values<std::uint32_t>(x, begin, count, out);
-    case DType::kI64:
-      return copy_values<std::int64_t>(x, begin, count, out);
-    case DType::kU64:
-      return copy_values<std::uint64_t>(x, begin, count, out);
-    case DType::kF8E4m3:
-      return decode_values(kFp8E4m3, x, begin, count, out);
-    case DType::kF8E5m2:
-      return decode_values(kFp8E5m2, x, begin, count, out);
-    case DType::kF8E8m0:
-      return decode_values(kE8m0, x, begin, count, out);
-    default:
-      throw InvalidArgument(fmt::format("values of type {} cannot be measured", name_of(x.dtype())));
+    case DType::kU8: return copy_values<std::uint8_t>(x, begin, count, out);
+    case DType::kI8: return copy_values<std::int8_t>(x, begin, count, out);
+    case DType::kI16: return copy_values<std::int16_t>(x, begin, count, out);
+    case DType::kU16: return copy_values<std::uint16_t>(x, begin, count, out);
+    case DType::kI32: return copy_values<std::int32_t>(x, begin, count, out);
+    case DType::kU32: return copy_values<std::uint32_t>(x, begin, count, out);
+    case DType::kI64: return copy_values<std::int64_t>(x, begin, count, out);
+    case DType::kU64: return copy_values<std::uint64_t>(x, begin, count, out);
+    case DType::kF8E4m3: return decode_values(kFp8E4m3, x, begin, count, out);
+    case DType::kF8E5m2: return decode_values(kFp8E5m2, x, begin, count, out);
+    case DType::kF8E8m0: return decode_values(kE8m0, x, begin, count, out);
+    default: throw InvalidArgument(fmt::format("values of type {} cannot be measured", name_of(x.dtype())));
   }
 }
 

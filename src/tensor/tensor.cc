@@ -112,7 +112,8 @@ bool Tensor::is_contiguous() const {
 
 Tensor Tensor::contiguous() const {
   if (is_contiguous()) return *this;
-  if (!device().is_cpu()) throw Unsupported("tensor: a strided tensor on a CUDA device has no contiguous copy on the host side; make it contiguous first");
+  if (!device().is_cpu())
+    throw Unsupported("tensor: a strided tensor on a CUDA device has no contiguous copy on the host side; make it contiguous first");
   if (bits_of(dtype_) < 8) throw Unsupported("tensor: packed 4- and 6-bit types have no strides; pass a contiguous tensor");
   Tensor copy = empty(dtype_, shape_);
   const std::size_t element = static_cast<std::size_t>(bits_of(dtype_)) / 8;
@@ -122,7 +123,8 @@ Tensor Tensor::contiguous() const {
     std::int64_t offset = 0;
     for (std::size_t i = 0; i < shape_.size(); ++i) offset += index[i] * strides_[i];
     const std::byte* in = data_ + offset * static_cast<std::int64_t>(element);
-    for (std::int64_t i = 0; i < shape_[last]; ++i, out += element) std::memcpy(out, in + i * strides_[last] * static_cast<std::int64_t>(element), element);
+    for (std::int64_t i = 0; i < shape_[last]; ++i, out += element)
+      std::memcpy(out, in + i * strides_[last] * static_cast<std::int64_t>(element), element);
     for (std::size_t i = last; i-- > 0;) {  // the next row
       if (++index[i] < shape_[i]) break;
       index[i] = 0;

@@ -75,16 +75,11 @@ class Caches {
     const auto store = [&](auto value) { std::memcpy(codes.data() + i * static_cast<std::int64_t>(sizeof(value)), &value, sizeof(value)); };
     const float value = 4.0f * uniform() - 2.0f;
     switch (kind_) {
-      case CacheKind::kFp32:
-        return store(value);
-      case CacheKind::kFp16:
-        return store(static_cast<std::uint16_t>(encode(kFp16, value)));
-      case CacheKind::kBf16:
-        return store(static_cast<std::uint16_t>(encode(kBf16, value)));
-      case CacheKind::kE4m3:
-        return store(static_cast<std::uint8_t>(encode(kFp8E4m3, 200.0f * value)));
-      case CacheKind::kInt8:
-        return store(static_cast<std::uint8_t>(encode(kInt8, 60.0f * value)));
+      case CacheKind::kFp32: return store(value);
+      case CacheKind::kFp16: return store(static_cast<std::uint16_t>(encode(kFp16, value)));
+      case CacheKind::kBf16: return store(static_cast<std::uint16_t>(encode(kBf16, value)));
+      case CacheKind::kE4m3: return store(static_cast<std::uint8_t>(encode(kFp8E4m3, 200.0f * value)));
+      case CacheKind::kInt8: return store(static_cast<std::uint8_t>(encode(kInt8, 60.0f * value)));
     }
   }
   double get(const std::vector<std::byte>& codes, std::int64_t i) const {
@@ -93,16 +88,11 @@ class Caches {
       return value;
     };
     switch (kind_) {
-      case CacheKind::kFp32:
-        return static_cast<double>(load(0.0f));
-      case CacheKind::kFp16:
-        return static_cast<double>(decode(kFp16, load(std::uint16_t{})));
-      case CacheKind::kBf16:
-        return static_cast<double>(decode(kBf16, load(std::uint16_t{})));
-      case CacheKind::kE4m3:
-        return static_cast<double>(decode(kFp8E4m3, load(std::uint8_t{})));
-      case CacheKind::kInt8:
-        return static_cast<double>(decode(kInt8, load(std::uint8_t{})));
+      case CacheKind::kFp32: return static_cast<double>(load(0.0f));
+      case CacheKind::kFp16: return static_cast<double>(decode(kFp16, load(std::uint16_t{})));
+      case CacheKind::kBf16: return static_cast<double>(decode(kBf16, load(std::uint16_t{})));
+      case CacheKind::kE4m3: return static_cast<double>(decode(kFp8E4m3, load(std::uint8_t{})));
+      case CacheKind::kInt8: return static_cast<double>(decode(kInt8, load(std::uint8_t{})));
     }
     return 0.0;
   }

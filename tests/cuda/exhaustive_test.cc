@@ -118,9 +118,10 @@ Tensor patterns_up_to(DType dtype, std::uint32_t limit, std::int64_t block, std:
 TEST(CudaExhaustive, AllHalvesUnderManyScales) {
   NARROW_REQUIRE_DEVICE();
   const OwnedStream stream;
-  for (const char* text : {"fp8_e4m3:row", "fp8_e5m2:row", "int8:row", "fp6_e3m2:row", "fp6_e2m3:row", "fp5_e2m2:row", "fp4_e2m1:row", "int4:row",
-                           "fp8_e4m3:tensor", "fp8_e5m2:tensor", "int8:tensor", "fp8_e4m3:block128", "int8:block128", "int4:block128", "fp4_e2m1:block32",
-                           "mxfp4", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp8_e4m3", "msfp12", "nvfp4"})
+  for (const char* text :
+       {"fp8_e4m3:row",     "fp8_e5m2:row",    "int8:row",        "fp6_e3m2:row", "fp6_e2m3:row",      "fp5_e2m2:row",  "fp4_e2m1:row",
+        "int4:row",         "fp8_e4m3:tensor", "fp8_e5m2:tensor", "int8:tensor",  "fp8_e4m3:block128", "int8:block128", "int4:block128",
+        "fp4_e2m1:block32", "mxfp4",           "mxfp6_e3m2",      "mxfp6_e2m3",   "mxfp8_e4m3",        "msfp12",        "nvfp4"})
     for (const DType dtype : {DType::kF16, DType::kBf16})
       for (std::uint32_t step = 0; step < 24; ++step) {
         const Scheme scheme = Scheme::parse(text);
@@ -131,7 +132,8 @@ TEST(CudaExhaustive, AllHalvesUnderManyScales) {
         const Tensor host = patterns_up_to(dtype, limit, std::clamp<std::int64_t>(block, 16, kCols), kCols);
         const GuardedQuantized out(scheme, host.shape(), 0, stream);
         quantize(to_device(host, kDevice, stream), out.q, stream);
-        expect_equal(quantize(host, scheme), out.q, stream, std::string(text) + " " + std::string(name_of(dtype)) + " up to " + std::to_string(limit));
+        expect_equal(quantize(host, scheme), out.q, stream,
+                     std::string(text) + " " + std::string(name_of(dtype)) + " up to " + std::to_string(limit));
         ASSERT_FALSE(HasFailure());
       }
 }

@@ -34,7 +34,8 @@ void Guarded::check(Stream stream, const std::string& what) const {
   std::vector<unsigned char> bytes(memory_.size());
   copy_bytes(bytes.data(), memory_.data(), memory_.size(), stream);
   synchronize(stream);
-  for (std::size_t i = 0; i < offset_; ++i) ASSERT_EQ(bytes[i], kPoison) << what << ": byte " << offset_ - i << " before the buffer was written";
+  for (std::size_t i = 0; i < offset_; ++i)
+    ASSERT_EQ(bytes[i], kPoison) << what << ": byte " << offset_ - i << " before the buffer was written";
   for (std::size_t i = offset_ + size_; i < bytes.size(); ++i)
     ASSERT_EQ(bytes[i], kPoison) << what << ": byte " << i - offset_ - size_ << " after the buffer was written";
 }
@@ -80,7 +81,8 @@ void expect_equal(const QuantizedTensor& expected, const DeviceQuantized& actual
   const auto same = [&](const char* part, const Buffer& a, const Buffer& b) {
     ASSERT_EQ(a.size(), b.size()) << what << ": " << part;
     for (std::size_t i = 0; i < a.size(); ++i)
-      ASSERT_EQ(static_cast<int>(a.data()[i]), static_cast<int>(b.data()[i])) << what << ": " << part << ", byte " << i << " of " << a.size();
+      ASSERT_EQ(static_cast<int>(a.data()[i]), static_cast<int>(b.data()[i]))
+          << what << ": " << part << ", byte " << i << " of " << a.size();
   };
   same("scales", expected.scales, actual.scales);
   same("zero points", expected.zero_points, actual.zero_points);
@@ -89,7 +91,8 @@ void expect_equal(const QuantizedTensor& expected, const DeviceQuantized& actual
 }
 
 GuardedQuantized::GuardedQuantized(const Scheme& scheme, const Shape& shape, std::size_t byte_offset, Stream stream)
-    : codes(static_cast<std::size_t>(as_matrices(shape).total_rows()) * packed_row_bytes(scheme, as_matrices(shape).cols), byte_offset, stream),
+    : codes(static_cast<std::size_t>(as_matrices(shape).total_rows()) * packed_row_bytes(scheme, as_matrices(shape).cols), byte_offset,
+            stream),
       scales(cells_of(scheme, shape) * (scheme.scale.bits / 8u), 0, stream),
       zero_points(scheme.asymmetric ? cells_of(scheme, shape) : 0, 0, stream),
       outer_scale(scheme.has_outer_scale ? 4 : 0, 0, stream),
@@ -103,14 +106,17 @@ void GuardedQuantized::check(Stream stream, const std::string& what) const {
 }
 
 GuardedValues::GuardedValues(const Tensor& host, std::int64_t element_offset, std::int64_t row_gap, Stream stream)
-    : memory(span_of(host, row_gap), static_cast<std::size_t>(element_offset) * static_cast<std::size_t>(bits_of(host.dtype())) / 8, stream) {
+    : memory(span_of(host, row_gap), static_cast<std::size_t>(element_offset) * static_cast<std::size_t>(bits_of(host.dtype())) / 8,
+             stream) {
   const MatrixShape matrix = as_matrices(host.shape());
   const std::size_t element = static_cast<std::size_t>(bits_of(host.dtype())) / 8;
   Shape strides(host.shape().size(), 1);
-  for (std::size_t i = strides.size(); i-- > 1;) strides[i - 1] = i + 1 == strides.size() ? matrix.cols + row_gap : strides[i] * host.shape()[i];
+  for (std::size_t i = strides.size(); i-- > 1;)
+    strides[i - 1] = i + 1 == strides.size() ? matrix.cols + row_gap : strides[i] * host.shape()[i];
   for (std::int64_t row = 0; row < matrix.total_rows(); ++row)
     copy_bytes(memory.data() + static_cast<std::size_t>(row * (matrix.cols + row_gap)) * element,
-               host.data() + static_cast<std::size_t>(row * matrix.cols) * element, static_cast<std::size_t>(matrix.cols) * element, stream);
+               host.data() + static_cast<std::size_t>(row * matrix.cols) * element, static_cast<std::size_t>(matrix.cols) * element,
+               stream);
   x = Tensor::borrow(memory.data(), host.dtype(), host.shape(), strides, kDevice);
 }
 

@@ -13,14 +13,10 @@ __device__ int value_at(const CanonicalBits& side, std::int64_t row, int k, int 
 
 __device__ double activated(Activation activation, double x) {
   switch (activation) {
-    case Activation::kRelu:
-      return x > 0 ? x : 0;
-    case Activation::kGelu:
-      return 0.5 * x * (1 + erf(x * 0.70710678118654752440));
-    case Activation::kSilu:
-      return x / (1 + exp(-x));
-    default:
-      return x;
+    case Activation::kRelu: return x > 0 ? x : 0;
+    case Activation::kGelu: return 0.5 * x * (1 + erf(x * 0.70710678118654752440));
+    case Activation::kSilu: return x / (1 + exp(-x));
+    default: return x;
   }
 }
 

@@ -17,14 +17,10 @@ __device__ long long code_at(const CanonicalSide& side, std::int64_t row, int k,
 __device__ float activated(Activation activation, float v) {
   const double x = v;
   switch (activation) {
-    case Activation::kRelu:
-      return v > 0.0f ? v : 0.0f;
-    case Activation::kGelu:
-      return static_cast<float>(0.5 * x * (1 + erf(x * 0.70710678118654752440)));
-    case Activation::kSilu:
-      return static_cast<float>(x / (1 + exp(-x)));
-    default:
-      return v;
+    case Activation::kRelu: return v > 0.0f ? v : 0.0f;
+    case Activation::kGelu: return static_cast<float>(0.5 * x * (1 + erf(x * 0.70710678118654752440)));
+    case Activation::kSilu: return static_cast<float>(x / (1 + exp(-x)));
+    default: return v;
   }
 }
 

@@ -31,12 +31,9 @@ class Int8MatmulTest : public ::testing::Test {
   int pick(int below) { return static_cast<int>(generator_() % static_cast<unsigned>(below)); }
   std::int64_t size(int most) {
     switch (pick(4)) {
-      case 0:
-        return 1 + pick(20);
-      case 1:
-        return std::max(1, std::min(most, 64 * (1 + pick(most / 64 + 1)) + pick(3) - 1));
-      default:
-        return 1 + pick(most);
+      case 0: return 1 + pick(20);
+      case 1: return std::max(1, std::min(most, 64 * (1 + pick(most / 64 + 1)) + pick(3) - 1));
+      default: return 1 + pick(most);
     }
   }
   Buffer upload(const void* data, std::size_t size) {

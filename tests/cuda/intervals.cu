@@ -14,7 +14,8 @@ struct Found {
 
 __global__ void fill_bits(std::uint32_t* x, std::uint32_t first, std::int64_t count) {
   const std::int64_t stride = std::int64_t{gridDim.x} * blockDim.x;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) x[i] = first + static_cast<std::uint32_t>(i);
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride)
+    x[i] = first + static_cast<std::uint32_t>(i);
 }
 
 /// Code i of packed ones, the low bits first.
@@ -45,7 +46,8 @@ __global__ void compare(const std::uint8_t* codes, int bits, const std::uint32_t
 }  // namespace
 
 Intervals intervals_of(const Format& format) {
-  Intervals result{format.bits, {0u}, {encode(format, std::bit_cast<float>(0x7FC00000u)), encode(format, std::bit_cast<float>(0xFFC00000u))}};
+  Intervals result{
+      format.bits, {0u}, {encode(format, std::bit_cast<float>(0x7FC00000u)), encode(format, std::bit_cast<float>(0xFFC00000u))}};
   for (std::uint32_t code = 1; code <= format.max_code(); ++code) {
     // The middle of two neighbours has at most 12 significant bits: exact. It belongs to the even code.
     const float middle = static_cast<float>((double{decode(format, code - 1)} + double{decode(format, code)}) / 2);
@@ -58,15 +60,16 @@ void fill_with_bits(const Tensor& x, std::uint32_t first, Stream stream) {
   fill_bits<<<2048, 256, 0, stream>>>(reinterpret_cast<std::uint32_t*>(x.data()), first, x.size());
 }
 
-std::int64_t count_differences(const Intervals& intervals, const void* codes, std::uint32_t first, std::int64_t count, std::uint32_t& example,
-                               Stream stream) {
+std::int64_t count_differences(const Intervals& intervals, const void* codes, std::uint32_t first, std::int64_t count,
+                               std::uint32_t& example, Stream stream) {
   const Tensor host = Tensor::empty(DType::kU8, {static_cast<std::int64_t>(intervals.lower.size() * 4)});
   std::copy(intervals.lower.begin(), intervals.lower.end(), reinterpret_cast<std::uint32_t*>(host.data()));
   const Tensor lower = to_device(host, kDevice, stream);
   const Tensor nothing = Tensor::empty(DType::kU8, {sizeof(Found)});
   std::fill_n(nothing.data(), sizeof(Found), std::byte{0});
   const Tensor found = to_device(nothing, kDevice, stream);
-  compare<<<2048, 256, 0, stream>>>(static_cast<const std::uint8_t*>(codes), intervals.bits, reinterpret_cast<const std::uint32_t*>(lower.data()),
+  compare<<<2048, 256, 0, stream>>>(static_cast<const std::uint8_t*>(codes), intervals.bits,
+                                    reinterpret_cast<const std::uint32_t*>(lower.data()),
                                     static_cast<std::uint32_t>(intervals.lower.size()), intervals.nan[0], intervals.nan[1], first, count,
                                     reinterpret_cast<Found*>(found.data()));
   const Tensor back = to_host(found, stream);

@@ -22,7 +22,7 @@ Intervals intervals_of(const Format& format);
 void fill_with_bits(const Tensor& x, std::uint32_t first, Stream stream);
 
 /// How many of the packed codes of fill_with_bits(first) differ from the oracle's; `example` gets one such input.
-std::int64_t count_differences(const Intervals& intervals, const void* codes, std::uint32_t first, std::int64_t count, std::uint32_t& example,
-                               Stream stream);
+std::int64_t count_differences(const Intervals& intervals, const void* codes, std::uint32_t first, std::int64_t count,
+                               std::uint32_t& example, Stream stream);
 
 }  // namespace narrow::cuda::testing

@@ -18,27 +18,19 @@ __device__ double decode(std::uint8_t code, bool e5m2) {
 
 __device__ double activate_exactly(Activation activation, double v) {
   switch (activation) {
-    case Activation::kRelu:
-      return v > 0 ? v : 0;
-    case Activation::kGelu:
-      return 0.5 * v * (1 + erf(v * 0.70710678118654752440));
-    case Activation::kSilu:
-      return v / (1 + exp(-v));
-    default:
-      return v;
+    case Activation::kRelu: return v > 0 ? v : 0;
+    case Activation::kGelu: return 0.5 * v * (1 + erf(v * 0.70710678118654752440));
+    case Activation::kSilu: return v / (1 + exp(-v));
+    default: return v;
   }
 }
 
 __device__ double stored(const ByteProblem& p, std::int64_t at) {
   switch (p.epilogue.out) {
-    case DType::kF32:
-      return static_cast<const float*>(p.d)[at];
-    case DType::kF16:
-      return __half2float(static_cast<const __half*>(p.d)[at]);
-    case DType::kBf16:
-      return __bfloat162float(static_cast<const __nv_bfloat16*>(p.d)[at]);
-    default:
-      return decode(static_cast<const std::uint8_t*>(p.d)[at], p.epilogue.out == DType::kF8E5m2) * p.epilogue.out_scale;
+    case DType::kF32: return static_cast<const float*>(p.d)[at];
+    case DType::kF16: return __half2float(static_cast<const __half*>(p.d)[at]);
+    case DType::kBf16: return __bfloat162float(static_cast<const __nv_bfloat16*>(p.d)[at]);
+    default: return decode(static_cast<const std::uint8_t*>(p.d)[at], p.epilogue.out == DType::kF8E5m2) * p.epilogue.out_scale;
   }
 }
 
@@ -46,16 +38,11 @@ __device__ double stored(const ByteProblem& p, std::int64_t at) {
 __device__ double rounding(const ByteProblem& p, double v) {
   const double scale = p.epilogue.out_scale;
   switch (p.epilogue.out) {
-    case DType::kF32:
-      return ldexp(fabs(v), -24) + ldexp(1.0, -150);
-    case DType::kF16:
-      return ldexp(fabs(v), -11) + ldexp(1.0, -25);
-    case DType::kBf16:
-      return ldexp(fabs(v), -8) + ldexp(1.0, -134);
-    case DType::kF8E4m3:
-      return ldexp(fabs(v), -4) + scale * ldexp(1.0, -10);
-    default:
-      return ldexp(fabs(v), -3) + scale * ldexp(1.0, -17);
+    case DType::kF32: return ldexp(fabs(v), -24) + ldexp(1.0, -150);
+    case DType::kF16: return ldexp(fabs(v), -11) + ldexp(1.0, -25);
+    case DType::kBf16: return ldexp(fabs(v), -8) + ldexp(1.0, -134);
+    case DType::kF8E4m3: return ldexp(fabs(v), -4) + scale * ldexp(1.0, -10);
+    default: return ldexp(fabs(v), -3) + scale * ldexp(1.0, -17);
   }
 }
 

@@ -84,12 +84,9 @@ class MatmulTest : public ::testing::Test {
   /// A size: small, near a tile's edge, or anything.
   std::int64_t size(int most) {
     switch (pick(4)) {
-      case 0:
-        return 1 + pick(20);
-      case 1:
-        return std::max(1, std::min(most, 64 * (1 + pick(most / 64 + 1)) + pick(3) - 1));
-      default:
-        return 1 + pick(most);
+      case 0: return 1 + pick(20);
+      case 1: return std::max(1, std::min(most, 64 * (1 + pick(most / 64 + 1)) + pick(3) - 1));
+      default: return 1 + pick(most);
     }
   }
 

@@ -21,7 +21,8 @@ void check_quantize(const Tensor& host, const Scheme& scheme, std::int64_t offse
   const QuantizedTensor expected = quantize(host, scheme, host_options);
   const GuardedValues values(host, offset, gap, stream);
   for (const std::string& kernel : quantize_kernel_names()) {
-    const std::string what = describe(scheme, host.dtype(), host.shape(), kernel + " offset " + std::to_string(offset) + " gap " + std::to_string(gap));
+    const std::string what =
+        describe(scheme, host.dtype(), host.shape(), kernel + " offset " + std::to_string(offset) + " gap " + std::to_string(gap));
     const GuardedQuantized out(scheme, host.shape(), code_offset, stream);
     QuantizeOptions with_kernel = options;
     with_kernel.kernel = kernel;
@@ -73,7 +74,8 @@ TEST(CudaQuantize, EverySchemeMatchesTheCpu) {
   unsigned seed = 1;
   for (const Scheme& scheme : standard_schemes())
     for (const DType dtype : kTypes)
-      for (const Shape& shape : {Shape{1, 1}, Shape{3, 17}, Shape{5, 128}, Shape{14, 1000}, Shape{9, 4096}, Shape{2, 3, 65}, Shape{2, 70, 384}, Shape{130, 256}, Shape{37}}) {
+      for (const Shape& shape : {Shape{1, 1}, Shape{3, 17}, Shape{5, 128}, Shape{14, 1000}, Shape{9, 4096}, Shape{2, 3, 65},
+                                 Shape{2, 70, 384}, Shape{130, 256}, Shape{37}}) {
         const Tensor host = random_values(dtype, shape, static_cast<Values>(seed % 4), seed);
         ++seed;
         check_quantize(host, scheme, 0, 0, 0, stream, {.nonfinite = NonFinite::kSaturate}, {});
@@ -87,7 +89,8 @@ TEST(CudaQuantize, OffsetsAndStrides) {
   unsigned seed = 1000;
   for (const Scheme& scheme : standard_schemes())
     for (const DType dtype : kTypes)
-      for (const Layout& layout : {Layout{1, 0, 1}, Layout{0, 8, 0}, Layout{0, 3, 0}, Layout{4, 0, 4}, Layout{8, 16, 16}, Layout{3, 5, 3}}) {
+      for (const Layout& layout :
+           {Layout{1, 0, 1}, Layout{0, 8, 0}, Layout{0, 3, 0}, Layout{4, 0, 4}, Layout{8, 16, 16}, Layout{3, 5, 3}}) {
         const Tensor host = random_values(dtype, {19, 384}, static_cast<Values>(seed % 4), seed);
         ++seed;
         check_quantize(host, scheme, layout.offset, layout.gap, layout.code_offset, stream, {.nonfinite = NonFinite::kSaturate}, {});
@@ -104,7 +107,8 @@ TEST(CudaQuantize, EveryRoundingAndOverflow) {
       for (const Overflow overflow : {Overflow::kSaturate, Overflow::kIeee}) {
         const Tensor host = random_values(kTypes[seed % 3], {7, 256}, static_cast<Values>(seed % 4), seed);
         ++seed;
-        check_quantize(host, scheme, 0, 0, 0, stream, {.rounding = rounding, .overflow = overflow, .nonfinite = NonFinite::kSaturate, .seed = seed},
+        check_quantize(host, scheme, 0, 0, 0, stream,
+                       {.rounding = rounding, .overflow = overflow, .nonfinite = NonFinite::kSaturate, .seed = seed},
                        {.rounding = rounding, .overflow = overflow, .seed = seed});
         ASSERT_FALSE(HasFailure());
       }
@@ -166,7 +170,8 @@ TEST(CudaDequantize, EverySchemeMatchesTheCpu) {
   const OwnedStream stream;
   unsigned seed = 4000;
   for (const Scheme& scheme : standard_schemes())
-    for (const Shape& shape : {Shape{1, 1}, Shape{3, 17}, Shape{5, 128}, Shape{14, 1000}, Shape{9, 4096}, Shape{2, 3, 65}, Shape{2, 70, 384}})
+    for (const Shape& shape :
+         {Shape{1, 1}, Shape{3, 17}, Shape{5, 128}, Shape{14, 1000}, Shape{9, 4096}, Shape{2, 3, 65}, Shape{2, 70, 384}})
       for (const std::size_t code_offset : {0u, 3u, 8u}) {
         const Tensor host = random_values(kTypes[seed % 3], shape, static_cast<Values>(seed % 4), seed);
         ++seed;
@@ -184,7 +189,8 @@ TEST(CudaDequantize, AllCodesAndExtremeScales) {
     QuantizedTensor q = quantize(random_values(DType::kF32, shape, Values::kWide, 11), scheme);
     for (std::size_t i = 0; i < q.codes.size(); ++i) q.codes.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(i * 37 + i / 256);
     if (scheme.scale == kFp32)
-      for (std::size_t i = 0; i < q.scales.size() / 4; ++i) q.scales.as<float>()[i] = std::bit_cast<float>(static_cast<std::uint32_t>(i * 0x01234567u) & 0x7F7FFFFFu);
+      for (std::size_t i = 0; i < q.scales.size() / 4; ++i)
+        q.scales.as<float>()[i] = std::bit_cast<float>(static_cast<std::uint32_t>(i * 0x01234567u) & 0x7F7FFFFFu);
     if (scheme.scale.bits == 8)
       for (std::size_t i = 0; i < q.scales.size(); ++i) q.scales.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(i * 3);
     check_dequantize(q, 0, stream);
@@ -219,11 +225,13 @@ TEST(CudaQuantize, DynamicTensorBeyondTheChip) {
         for (const Values values : {Values::kNormal, Values::kNonFinite}) {
           const Tensor some = random_values(dtype, {101, 1208}, values, seed++);
           const Tensor host = Tensor::empty(dtype, {rows, 1208});
-          for (std::size_t at = 0; at < host.byte_size(); at += some.byte_size()) std::memcpy(host.data() + at, some.data(), std::min(some.byte_size(), host.byte_size() - at));
+          for (std::size_t at = 0; at < host.byte_size(); at += some.byte_size())
+            std::memcpy(host.data() + at, some.data(), std::min(some.byte_size(), host.byte_size() - at));
           const Scheme scheme = Scheme::parse(text);
           const GuardedQuantized out(scheme, host.shape(), 0, stream);
           quantize(to_device(host, kDevice, stream), out.q, stream);
-          const std::string what = describe(scheme, dtype, host.shape(), explain_quantize(Tensor::borrow(out.q.codes.data(), dtype, host.shape(), {}, kDevice), scheme));
+          const std::string what = describe(scheme, dtype, host.shape(),
+                                            explain_quantize(Tensor::borrow(out.q.codes.data(), dtype, host.shape(), {}, kDevice), scheme));
           expect_equal(quantize(host, scheme, {.nonfinite = NonFinite::kSaturate}), out.q, stream, what);
           out.check(stream, what);
           ASSERT_FALSE(HasFailure());

@@ -42,7 +42,8 @@ TEST(CudaRuntime, GraphReplayEqualsEager) {
   NARROW_REQUIRE_DEVICE();
   const OwnedStream stream;
   for (const Scheme& scheme : standard_schemes()) {
-    const Tensor first = random_values(DType::kBf16, {40, 512}, Values::kNormal, 1), second = random_values(DType::kBf16, {40, 512}, Values::kTies, 2);
+    const Tensor first = random_values(DType::kBf16, {40, 512}, Values::kNormal, 1),
+                 second = random_values(DType::kBf16, {40, 512}, Values::kTies, 2);
     const Tensor x = to_device(first, kDevice, stream), y = Tensor::empty(DType::kF32, {40, 512}, kDevice);
     const GuardedQuantized out(scheme, {40, 512}, 0, stream);
     const Buffer workspace = Buffer::allocate(quantize_workspace(x, scheme), kDevice);

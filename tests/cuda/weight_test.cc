@@ -27,8 +27,9 @@ const std::vector<std::pair<const char*, std::vector<const char*>>> kFamilies = 
     {"int8", {"int8:row", "int8:tensor", "int8:block128", "int8:row:asym", "int8:block64:asym", "mxint8"}},
     {"int4", {"int4:block128", "int4:row", "int4:block32", "int4:block64:asym", "int4:block128:asym", "int4:block96", "int4:block256"}},
     {"int3, int2, int1", {"int3:block128", "int3:block32:asym", "int2:block64", "int2:row:asym", "int1:row", "int1:block128"}},
-    {"fp8", {"fp8_e4m3:row", "fp8_e4m3:128x128", "fp8_e5m2:row", "fp8_e4m3:block128", "fp8_e3m4:row", "fp8_e2m5:block32", "fp7_e3m3:row",
-             "fp7_e4m2:row"}},
+    {"fp8",
+     {"fp8_e4m3:row", "fp8_e4m3:128x128", "fp8_e5m2:row", "fp8_e4m3:block128", "fp8_e3m4:row", "fp8_e2m5:block32", "fp7_e3m3:row",
+      "fp7_e4m2:row"}},
     {"fp6", {"fp6_e3m2:row", "fp6_e2m3:row", "fp6_e3m2:block128", "fp6_e2m3:block64", "fp6_e4m1:row", "fp6_e1m4:block128"}},
     {"fp5", {"fp5_e2m2:row", "fp5_e3m1:row", "fp5_e2m2:block128", "fp5_e1m3:row", "fp5_e4m0:row"}},
     {"fp4", {"fp4_e2m1:row", "fp4_e3m0:row", "fp4_e2m1:block128", "fp4_e2m1:block32", "fp4_e1m2:block64:scale=fp16"}},
@@ -274,8 +275,8 @@ TEST_F(WeightTest, SpecialCodesAndScalesPropagate) {
       for (const std::int64_t m : {3, 40, 200}) {
         QuantizedTensor q = narrow::quantize(random_values(DType::kF32, {130, 256}, Values::kNormal, 3), Scheme::parse(scheme));
         if (q.scheme.element.bits == 8) {
-          q.codes.as<std::uint8_t>()[5 * 256 + 17] = 0x7F;   // NaN in both formats
-          q.codes.as<std::uint8_t>()[77 * 256 + 3] = 0x7C;   // infinity in e5m2
+          q.codes.as<std::uint8_t>()[5 * 256 + 17] = 0x7F;  // NaN in both formats
+          q.codes.as<std::uint8_t>()[77 * 256 + 3] = 0x7C;  // infinity in e5m2
         }
         if (q.scheme.scale == kE8m0) q.scales.as<std::uint8_t>()[9 * 8 + 2] = 0xFF;
         Case c;

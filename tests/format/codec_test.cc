@@ -19,7 +19,8 @@ std::vector<Format> all_formats() {
   for (const NamedFormat& named : kNamedFormats)
     if (named.format.bits <= 16) formats.push_back(named.format);
   for (int e = 1; e <= 8; ++e)
-    for (int m = 0; m <= 10 && 1 + e + m <= 16; ++m) formats.push_back(parse_format("fp" + std::to_string(1 + e + m) + "_e" + std::to_string(e) + "m" + std::to_string(m)));
+    for (int m = 0; m <= 10 && 1 + e + m <= 16; ++m)
+      formats.push_back(parse_format("fp" + std::to_string(1 + e + m) + "_e" + std::to_string(e) + "m" + std::to_string(m)));
   for (int bits = 2; bits <= 7; ++bits) formats.push_back(msfp_element(bits));
   formats.push_back(kMxInt8);
   return formats;
@@ -56,10 +57,17 @@ struct Range {
 
 /// The table of the numerics contract.
 TEST(Codec, RangesOfTheNamedFormats) {
-  const Range ranges[] = {{"fp8_e5m2", 57344, 0x1p-14, 0x1p-16}, {"fp8_e4m3", 448, 0x1p-6, 0x1p-9}, {"fp6_e3m2", 28, 0.25, 0.0625},
-                          {"fp6_e2m3", 7.5, 1, 0.125},           {"fp5_e3m1", 24, 0.25, 0.125},     {"fp5_e2m2", 7, 1, 0.25},
-                          {"fp4_e2m1", 6, 1, 0.5},               {"fp4_e3m0", 16, 0.25, 0.25},      {"fp3_e2m0", 4, 1, 1},
-                          {"fp16", 65504, 0x1p-14, 0x1p-24},     {"bf16", 0x1.FEp127, 0x1p-126, 0x1p-133}};
+  const Range ranges[] = {{"fp8_e5m2", 57344, 0x1p-14, 0x1p-16},
+                          {"fp8_e4m3", 448, 0x1p-6, 0x1p-9},
+                          {"fp6_e3m2", 28, 0.25, 0.0625},
+                          {"fp6_e2m3", 7.5, 1, 0.125},
+                          {"fp5_e3m1", 24, 0.25, 0.125},
+                          {"fp5_e2m2", 7, 1, 0.25},
+                          {"fp4_e2m1", 6, 1, 0.5},
+                          {"fp4_e3m0", 16, 0.25, 0.25},
+                          {"fp3_e2m0", 4, 1, 1},
+                          {"fp16", 65504, 0x1p-14, 0x1p-24},
+                          {"bf16", 0x1.FEp127, 0x1p-126, 0x1p-133}};
   for (const Range& range : ranges) {
     const Format format = parse_format(range.name);
     EXPECT_EQ(format.largest(), range.largest) << range.name;
@@ -83,17 +91,17 @@ TEST(Codec, GoldenCodes) {
   EXPECT_EQ(encode(kFp8E4m3, 19.0f), 0x5Au);   // 20
   EXPECT_EQ(encode(kFp8E5m2, 1.0f), 0x3Cu);
   EXPECT_EQ(encode(kFp6E3m2, 0.0625f), 0x01u);
-  EXPECT_EQ(encode(kFp4E2m1, 2.5f), 0x4u);     // between 2 (code 4) and 3 (code 5)
-  EXPECT_EQ(encode(kFp4E2m1, 5.0f), 0x6u);     // between 4 (code 6) and 6 (code 7)
-  EXPECT_EQ(encode(kFp4E3m0, 3.0f), 0x4u);     // between 2 (code 4) and 4 (code 5)
-  EXPECT_EQ(encode(kFp4E3m0, 6.0f), 0x6u);     // between 4 (code 5) and 8 (code 6)
+  EXPECT_EQ(encode(kFp4E2m1, 2.5f), 0x4u);  // between 2 (code 4) and 3 (code 5)
+  EXPECT_EQ(encode(kFp4E2m1, 5.0f), 0x6u);  // between 4 (code 6) and 6 (code 7)
+  EXPECT_EQ(encode(kFp4E3m0, 3.0f), 0x4u);  // between 2 (code 4) and 4 (code 5)
+  EXPECT_EQ(encode(kFp4E3m0, 6.0f), 0x6u);  // between 4 (code 5) and 8 (code 6)
   EXPECT_EQ(encode(kInt8, 63.5f), 64u);
-  EXPECT_EQ(encode(kInt8, -128.0f), 0x81u);    // the symmetric range is narrow
+  EXPECT_EQ(encode(kInt8, -128.0f), 0x81u);  // the symmetric range is narrow
   EXPECT_EQ(encode(kInt1, -0.0f), 0u);
   EXPECT_EQ(encode(kInt1, 1e-45f), 1u);
   EXPECT_EQ(encode(kNf4, 0.0f), 7u);
   EXPECT_EQ(encode(kE8m0, 1.0f), 127u);
-  EXPECT_EQ(encode(kE8m0, 1.5f), 128u);        // a tie between codes 127 and 128
+  EXPECT_EQ(encode(kE8m0, 1.5f), 128u);  // a tie between codes 127 and 128
 }
 
 TEST(Codec, SignsAndSpecials) {

@@ -99,7 +99,8 @@ RC_GTEST_PROP(Quantize, SliceOfRowsIsSliceOfTheWhole, ()) {
   const std::int64_t rows = x.shape()[0], cols = x.shape()[1], first = *rc::gen::inRange<std::int64_t>(0, rows);
   const QuantizedTensor whole = quantize(x, scheme);
   const QuantizedTensor part = quantize(Tensor::borrow(x.data() + first * cols * 4, DType::kF32, {rows - first, cols}), scheme);
-  RC_ASSERT(std::memcmp(part.codes.data(), whole.codes.data() + static_cast<std::size_t>(first) * whole.row_bytes(), part.codes.size()) == 0);
+  RC_ASSERT(std::memcmp(part.codes.data(), whole.codes.data() + static_cast<std::size_t>(first) * whole.row_bytes(), part.codes.size()) ==
+            0);
   RC_ASSERT(std::memcmp(part.scales.data(), whole.scales.data() + (whole.scales.size() - part.scales.size()), part.scales.size()) == 0);
 }
 
@@ -132,8 +133,9 @@ TEST(Threads, DoNotChangeABit) {
       for (const int threads : {2, 3, 8}) {
         omp_set_num_threads(threads);
         const QuantizedTensor many = quantize(x, scheme, {.rounding = rounding, .seed = 3});
-        EXPECT_TRUE(same_bytes(one.codes, many.codes) && same_bytes(one.scales, many.scales) && same_bytes(one.zero_points, many.zero_points) &&
-                    one.outer_scale == many.outer_scale) << scheme.to_string() << " " << threads;
+        EXPECT_TRUE(same_bytes(one.codes, many.codes) && same_bytes(one.scales, many.scales) &&
+                    same_bytes(one.zero_points, many.zero_points) && one.outer_scale == many.outer_scale)
+            << scheme.to_string() << " " << threads;
         const Tensor y_many = dequantize(many);
         EXPECT_EQ(std::memcmp(y_one.data(), y_many.data(), y_one.byte_size()), 0) << scheme.to_string() << " " << threads;
       }

@@ -8,7 +8,8 @@ namespace narrow {
 namespace {
 
 TEST(Scheme, AFormatHasOneName) {
-  for (const char* text : {"fp8_e5m02", "fp08_e5m2", "fp8_e05m2", "fp8_e4m3:block0128", "int08"}) EXPECT_THROW(Scheme::parse(text), InvalidArgument) << text;
+  for (const char* text : {"fp8_e5m02", "fp08_e5m2", "fp8_e05m2", "fp8_e4m3:block0128", "int08"})
+    EXPECT_THROW(Scheme::parse(text), InvalidArgument) << text;
 }
 
 TEST(Scheme, PrintsWhatItParses) {

@@ -34,7 +34,8 @@ struct Oracle {
 inline std::uint32_t first_at(double value, bool also_equal) {
   float x = static_cast<float>(value);
   while (static_cast<double>(x) > value || (also_equal && static_cast<double>(x) == value)) x = std::nextafter(x, -1.0f);
-  while (static_cast<double>(x) < value || (!also_equal && static_cast<double>(x) == value)) x = std::nextafter(x, std::numeric_limits<float>::infinity());
+  while (static_cast<double>(x) < value || (!also_equal && static_cast<double>(x) == value))
+    x = std::nextafter(x, std::numeric_limits<float>::infinity());
   std::uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
   return bits & 0x7FFFFFFFu;
@@ -84,7 +85,8 @@ inline Oracle float_oracle(const FloatCase& f, Round round, bool ieee_overflow) 
 }
 
 /// Codes of ascending values, nearest, a tie to the even one of `tie_rank`; NaN becomes nan.
-inline Oracle table_oracle(const std::vector<double>& values, const std::vector<std::uint32_t>& codes, const std::vector<int>& tie_rank, int bits, std::uint32_t nan) {
+inline Oracle table_oracle(const std::vector<double>& values, const std::vector<std::uint32_t>& codes, const std::vector<int>& tie_rank,
+                           int bits, std::uint32_t nan) {
   Oracle oracle;
   oracle.bits = bits;
   oracle.nan[0] = oracle.nan[1] = nan;

@@ -27,15 +27,24 @@ constexpr std::uint64_t kSeed = 0x5EED0F2026u;
 
 // name, E, M, bias, code of the largest value, of infinity, of NaN
 constexpr FloatCase kFloats[] = {
-    {"fp16", 5, 10, 15, 0x7BFF, 0x7C00, 0x7E00}, {"bf16", 8, 7, 127, 0x7F7F, 0x7F80, 0x7FC0},
-    {"fp8_e5m2", 5, 2, 15, 0x7B, 0x7C, 0x7E},    {"fp8_e4m3", 4, 3, 7, 0x7E, 0, 0x7F},
-    {"fp6_e3m2", 3, 2, 3, 0x1F, 0, 0},           {"fp6_e2m3", 2, 3, 1, 0x1F, 0, 0},
-    {"fp5_e3m1", 3, 1, 3, 0xF, 0, 0},            {"fp5_e2m2", 2, 2, 1, 0xF, 0, 0},
-    {"fp4_e2m1", 2, 1, 1, 0x7, 0, 0},            {"fp4_e3m0", 3, 0, 3, 0x7, 0, 0},
-    {"fp3_e2m0", 2, 0, 1, 0x3, 0, 0},            {"fp2_e1m0", 1, 0, 0, 0x1, 0, 0},
-    {"fp7_e3m3", 3, 3, 3, 0x3F, 0, 0},           {"fp9_e8m0", 8, 0, 127, 0xFE, 0, 0},
-    {"fp8_e3m4", 3, 4, 3, 0x7F, 0, 0},           {"fp12_e5m6", 5, 6, 15, 0x7FF, 0, 0},
-    {"fp16_e7m8", 7, 8, 63, 0x7FFF, 0, 0},       {"fp14_e8m5", 8, 5, 127, 0x1FDF, 0, 0},
+    {"fp16", 5, 10, 15, 0x7BFF, 0x7C00, 0x7E00},
+    {"bf16", 8, 7, 127, 0x7F7F, 0x7F80, 0x7FC0},
+    {"fp8_e5m2", 5, 2, 15, 0x7B, 0x7C, 0x7E},
+    {"fp8_e4m3", 4, 3, 7, 0x7E, 0, 0x7F},
+    {"fp6_e3m2", 3, 2, 3, 0x1F, 0, 0},
+    {"fp6_e2m3", 2, 3, 1, 0x1F, 0, 0},
+    {"fp5_e3m1", 3, 1, 3, 0xF, 0, 0},
+    {"fp5_e2m2", 2, 2, 1, 0xF, 0, 0},
+    {"fp4_e2m1", 2, 1, 1, 0x7, 0, 0},
+    {"fp4_e3m0", 3, 0, 3, 0x7, 0, 0},
+    {"fp3_e2m0", 2, 0, 1, 0x3, 0, 0},
+    {"fp2_e1m0", 1, 0, 0, 0x1, 0, 0},
+    {"fp7_e3m3", 3, 3, 3, 0x3F, 0, 0},
+    {"fp9_e8m0", 8, 0, 127, 0xFE, 0, 0},
+    {"fp8_e3m4", 3, 4, 3, 0x7F, 0, 0},
+    {"fp12_e5m6", 5, 6, 15, 0x7FF, 0, 0},
+    {"fp16_e7m8", 7, 8, 63, 0x7FFF, 0, 0},
+    {"fp14_e8m5", 8, 5, 127, 0x1FDF, 0, 0},
 };
 
 using CodecFunction = void (*)(const float*, const std::uint32_t*, std::uint16_t*);
@@ -56,11 +65,24 @@ void codec_chunk(const float* x, const std::uint32_t* random, std::uint16_t* cod
   for (std::uint32_t i = 0; i < kChunk; ++i) codes[i] = static_cast<std::uint16_t>(encode(kFormat, x[i], kRounding, kOverflow, random[i]));
 }
 
-constexpr std::array<CodecFunction, std::size(kFloats)> kCodecs{
-    codec_chunk<kFp16>, codec_chunk<kBf16>, codec_chunk<kFp8E5m2>, codec_chunk<kFp8E4m3>, codec_chunk<kFp6E3m2>, codec_chunk<kFp6E2m3>,
-    codec_chunk<kFp5E3m1>, codec_chunk<kFp5E2m2>, codec_chunk<kFp4E2m1>, codec_chunk<kFp4E3m0>, codec_chunk<kFp3E2m0>,
-    codec_chunk<float_format(1, 0)>, codec_chunk<float_format(3, 3)>, codec_chunk<float_format(8, 0)>, codec_chunk<float_format(3, 4)>,
-    codec_chunk<float_format(5, 6)>, codec_chunk<float_format(7, 8)>, codec_chunk<float_format(8, 5)>};
+constexpr std::array<CodecFunction, std::size(kFloats)> kCodecs{codec_chunk<kFp16>,
+                                                                codec_chunk<kBf16>,
+                                                                codec_chunk<kFp8E5m2>,
+                                                                codec_chunk<kFp8E4m3>,
+                                                                codec_chunk<kFp6E3m2>,
+                                                                codec_chunk<kFp6E2m3>,
+                                                                codec_chunk<kFp5E3m1>,
+                                                                codec_chunk<kFp5E2m2>,
+                                                                codec_chunk<kFp4E2m1>,
+                                                                codec_chunk<kFp4E3m0>,
+                                                                codec_chunk<kFp3E2m0>,
+                                                                codec_chunk<float_format(1, 0)>,
+                                                                codec_chunk<float_format(3, 3)>,
+                                                                codec_chunk<float_format(8, 0)>,
+                                                                codec_chunk<float_format(3, 4)>,
+                                                                codec_chunk<float_format(5, 6)>,
+                                                                codec_chunk<float_format(7, 8)>,
+                                                                codec_chunk<float_format(8, 5)>};
 
 template <Format kFormat>
 void add_policies(std::vector<Case>& cases, const FloatCase& f) {
@@ -71,8 +93,10 @@ void add_policies(std::vector<Case>& cases, const FloatCase& f) {
   add("toward zero", Round::kTowardZero, Rounding::kTowardZero, Overflow::kSaturate, codec_chunk<kFormat, Rounding::kTowardZero>);
   add("stochastic", Round::kStochastic, Rounding::kStochastic, Overflow::kSaturate, codec_chunk<kFormat, Rounding::kStochastic>);
   add("ieee", Round::kNearestEven, Rounding::kNearestEven, Overflow::kIeee, codec_chunk<kFormat, Rounding::kNearestEven, Overflow::kIeee>);
-  add("toward zero ieee", Round::kTowardZero, Rounding::kTowardZero, Overflow::kIeee, codec_chunk<kFormat, Rounding::kTowardZero, Overflow::kIeee>);
-  add("stochastic ieee", Round::kStochastic, Rounding::kStochastic, Overflow::kIeee, codec_chunk<kFormat, Rounding::kStochastic, Overflow::kIeee>);
+  add("toward zero ieee", Round::kTowardZero, Rounding::kTowardZero, Overflow::kIeee,
+      codec_chunk<kFormat, Rounding::kTowardZero, Overflow::kIeee>);
+  add("stochastic ieee", Round::kStochastic, Rounding::kStochastic, Overflow::kIeee,
+      codec_chunk<kFormat, Rounding::kStochastic, Overflow::kIeee>);
 }
 
 Oracle exponent_oracle() {
@@ -90,17 +114,31 @@ Oracle exponent_oracle() {
 }
 
 Oracle nf4_oracle() {
-  const std::vector<double> values{-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f, -0.18477343022823334f,
-                                   -0.09105003625154495f, 0.0f, 0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,
-                                   0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f};
-  return table_oracle(values, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, 4, 0);
+  const std::vector<double> values{-1.0f,
+                                   -0.6961928009986877f,
+                                   -0.5250730514526367f,
+                                   -0.39491748809814453f,
+                                   -0.28444138169288635f,
+                                   -0.18477343022823334f,
+                                   -0.09105003625154495f,
+                                   0.0f,
+                                   0.07958029955625534f,
+                                   0.16093020141124725f,
+                                   0.24611230194568634f,
+                                   0.33791524171829224f,
+                                   0.44070982933044434f,
+                                   0.5626170039176941f,
+                                   0.7229568362236023f,
+                                   1.0f};
+  return table_oracle(values, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
+                      {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, 4, 0);
 }
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (std::size_t i = 0; i < std::size(kFloats); ++i)
-    cases.push_back({kFloats[i].name, Scheme::parse(std::string(kFloats[i].name) + ":none"), true, Rounding::kNearestEven, Overflow::kSaturate,
-                     float_oracle(kFloats[i], Round::kNearestEven, false), kCodecs[i]});
+    cases.push_back({kFloats[i].name, Scheme::parse(std::string(kFloats[i].name) + ":none"), true, Rounding::kNearestEven,
+                     Overflow::kSaturate, float_oracle(kFloats[i], Round::kNearestEven, false), kCodecs[i]});
   add_policies<kFp8E5m2>(cases, kFloats[2]);
   add_policies<kFp8E4m3>(cases, kFloats[3]);
   const auto add = [&](const char* name, const char* scheme, Oracle oracle, CodecFunction codec) {
@@ -118,7 +156,8 @@ std::vector<Case> all_cases() {
 
 /// Philox 2x32 with ten rounds, written after the paper: counter (i, 0), key = the seed's low half, high half xored in.
 std::uint32_t philox(std::uint64_t index) {
-  std::uint32_t c0 = static_cast<std::uint32_t>(index), c1 = static_cast<std::uint32_t>(index >> 32) ^ static_cast<std::uint32_t>(kSeed >> 32);
+  std::uint32_t c0 = static_cast<std::uint32_t>(index),
+                c1 = static_cast<std::uint32_t>(index >> 32) ^ static_cast<std::uint32_t>(kSeed >> 32);
   std::uint32_t key = static_cast<std::uint32_t>(kSeed);
   for (int i = 0; i < 10; ++i, key += 0x9E3779B9u) {
     const std::uint64_t product = static_cast<std::uint64_t>(c0) * 0xD256D193u;
@@ -305,7 +344,8 @@ TEST(Sweep, EveryFiniteInputInRuns) {
   std::vector<Case> cases;
   std::vector<float> largest;
   const auto add = [&](const char* name, Oracle oracle) {
-    cases.push_back({name, Scheme::parse(std::string(name) + ":row"), true, Rounding::kNearestEven, Overflow::kSaturate, std::move(oracle)});
+    cases.push_back(
+        {name, Scheme::parse(std::string(name) + ":row"), true, Rounding::kNearestEven, Overflow::kSaturate, std::move(oracle)});
     largest.push_back(static_cast<float>(cases.back().scheme.element.largest()));
   };
   for (const FloatCase& f : kFloats)
@@ -319,7 +359,8 @@ TEST(Sweep, EveryFiniteInputInRuns) {
     sweep(cases, kernel.name, step(), [&](const Case& c, Inputs& in) {
       const float top = largest[static_cast<std::size_t>(&c - cases.data())];
       const std::size_t head_bytes = kHead * static_cast<std::size_t>(c.oracle.bits) / 8;
-      if (!(std::max(std::fabs(in.x.front()), std::fabs(in.x.back())) <= top)) {  // beyond the largest, or not finite: the scale would be another
+      if (!(std::max(std::fabs(in.x.front()), std::fabs(in.x.back())) <=
+            top)) {  // beyond the largest, or not finite: the scale would be another
         run_kernel(kernel, c, in);
         return Codes{in.packed.data(), c.oracle.bits};
       }

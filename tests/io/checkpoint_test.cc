@@ -15,7 +15,8 @@ TEST(CheckpointDirectory, SingleAndShardedReadTheSame) {
   const auto model = test::small_model();
   test::write_model(place / "one", model, false);
   test::write_model(place / "two", model, true);
-  for (const fs::path& path : {place / "one", place / "two", place / "one" / "model.safetensors", fs::path((place / "two").string() + "/")}) {
+  for (const fs::path& path :
+       {place / "one", place / "two", place / "one" / "model.safetensors", fs::path((place / "two").string() + "/")}) {
     const Checkpoint checkpoint = open_checkpoint(path);
     EXPECT_FALSE(checkpoint.is_quantized());
     ASSERT_EQ(checkpoint.names().size(), model.size());
@@ -52,7 +53,9 @@ class BadIndex : public testing::Test {
       test::expect_sentence(error.what(), named);
     }
   }
-  void expect_file_rejected(const std::string& file) { expect_rejected("{\"metadata\":{},\"weight_map\":{\"lm_head.weight\":" + file + "}}"); }
+  void expect_file_rejected(const std::string& file) {
+    expect_rejected("{\"metadata\":{},\"weight_map\":{\"lm_head.weight\":" + file + "}}");
+  }
   test::TemporaryDirectory place_;
 };
 
@@ -62,10 +65,27 @@ TEST_F(BadIndex, NamesOnlyPlainFilesOfItsDirectory) {
   write_safetensors(place_ / "outside.safetensors", {{"lm_head.weight", Tensor::of({1}, {1})}});
   fs::create_symlink(place_ / "outside.safetensors", place_ / "m" / "link.safetensors");
   fs::create_symlink("/dev/zero", place_ / "m" / "zero.safetensors");
-  for (const char* file : {"\"/etc/passwd\"", "\"/etc/x.safetensors\"", "\"../outside.safetensors\"", "\"./model-00001-of-00002.safetensors\"", "\"sub/x.safetensors\"",
-                           "\"..\"", "\".\"", "\"\"", "\".hidden.safetensors\"", "\"a\\u0000.safetensors\"", "\"a\\\\b.safetensors\"", "\"C:x.safetensors\"",
-                           "\"missing.safetensors\"", "\"sub.safetensors\"", "\"fifo.safetensors\"", "\"link.safetensors\"", "\"zero.safetensors\"", "\"config.json\"", "7",
-                           "null", "[\"a.safetensors\"]"})
+  for (const char* file : {"\"/etc/passwd\"",
+                           "\"/etc/x.safetensors\"",
+                           "\"../outside.safetensors\"",
+                           "\"./model-00001-of-00002.safetensors\"",
+                           "\"sub/x.safetensors\"",
+                           "\"..\"",
+                           "\".\"",
+                           "\"\"",
+                           "\".hidden.safetensors\"",
+                           "\"a\\u0000.safetensors\"",
+                           "\"a\\\\b.safetensors\"",
+                           "\"C:x.safetensors\"",
+                           "\"missing.safetensors\"",
+                           "\"sub.safetensors\"",
+                           "\"fifo.safetensors\"",
+                           "\"link.safetensors\"",
+                           "\"zero.safetensors\"",
+                           "\"config.json\"",
+                           "7",
+                           "null",
+                           "[\"a.safetensors\"]"})
     expect_file_rejected(file);
 }
 

@@ -54,7 +54,9 @@ inline std::string little_endian(std::uint64_t value) {
 }
 
 /// A safetensors file of this header and these bytes, whatever they are.
-inline std::string raw_file(std::string_view json, std::string_view data = {}) { return little_endian(json.size()) + std::string(json) + std::string(data); }
+inline std::string raw_file(std::string_view json, std::string_view data = {}) {
+  return little_endian(json.size()) + std::string(json) + std::string(data);
+}
 
 /// Normal values; every 97th column of a matrix is an outlier.
 inline Tensor random_values(DType dtype, Shape shape, unsigned seed, float spread = 0.05f) {
@@ -104,8 +106,10 @@ inline void write_model(const std::filesystem::path& directory, const std::map<s
     total += tensor.byte_size();
     map += (map.empty() ? "\"" : ", \"") + name + "\": \"model-0000" + std::to_string(shard + 1) + "-of-00002.safetensors\"";
   }
-  for (int i = 0; i < 2; ++i) write_safetensors(directory / ("model-0000" + std::to_string(i + 1) + "-of-00002.safetensors"), shards[i], {{"format", "pt"}});
-  write_bytes(directory / "model.safetensors.index.json", "{\"metadata\": {\"total_size\": " + std::to_string(total) + "}, \"weight_map\": {" + map + "}}");
+  for (int i = 0; i < 2; ++i)
+    write_safetensors(directory / ("model-0000" + std::to_string(i + 1) + "-of-00002.safetensors"), shards[i], {{"format", "pt"}});
+  write_bytes(directory / "model.safetensors.index.json",
+              "{\"metadata\": {\"total_size\": " + std::to_string(total) + "}, \"weight_map\": {" + map + "}}");
 }
 
 /// One sentence: no line break, and it names the file.

@@ -21,7 +21,14 @@ struct Malformed {
 
 std::string entry(std::string_view name, std::string_view dtype, std::string_view shape, std::string_view offsets) {
   std::string text = "\"";
-  text.append(name).append("\":{\"dtype\":\"").append(dtype).append("\",\"shape\":").append(shape).append(",\"data_offsets\":").append(offsets).append("}");
+  text.append(name)
+      .append("\":{\"dtype\":\"")
+      .append(dtype)
+      .append("\",\"shape\":")
+      .append(shape)
+      .append(",\"data_offsets\":")
+      .append(offsets)
+      .append("}");
   return text;
 }
 
@@ -36,8 +43,12 @@ std::vector<Malformed> malformed_files() {
   const std::string eight(8, 'x');
   std::vector<Malformed> files;
   const auto add = [&](std::string name, std::string bytes) { files.push_back({std::move(name), std::move(bytes)}); };
-  const auto header = [&](std::string name, const std::string& json, std::string_view data = {}) { add(std::move(name), raw_file(json, data)); };
-  const auto one = [&](std::string name, const std::string& member, std::string_view data) { header(std::move(name), "{" + member + "}", data); };
+  const auto header = [&](std::string name, const std::string& json, std::string_view data = {}) {
+    add(std::move(name), raw_file(json, data));
+  };
+  const auto one = [&](std::string name, const std::string& member, std::string_view data) {
+    header(std::move(name), "{" + member + "}", data);
+  };
 
   // 1: the length lies.
   add("empty", "");
@@ -141,7 +152,9 @@ std::vector<Malformed> malformed_files() {
   header("unknown_field", R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8],"strides":[1]}})", eight);
   header("bad_utf8_between", "{\xFF}");
   // 20: something else under this name.
-  add("pickle", std::string("\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x08" "builtins\x94\x2e", 24));
+  add("pickle", std::string("\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x08"
+                            "builtins\x94\x2e",
+                            24));
   add("zip", std::string("PK\x03\x04\x14\x00\x00\x00\x08\x00", 10) + std::string(64, 'z'));
   add("gguf", "GGUF" + std::string("\x03\0\0\0", 4) + std::string(64, '\0'));
   add("npy", "\x93NUMPY\x01" + std::string(80, ' '));
@@ -172,7 +185,8 @@ TEST_P(MalformedFile, GivesOneSentenceQuicklyAndNoOutput) {
   EXPECT_EQ(verify_checkpoint(place / "model.safetensors").problems.size(), 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MalformedFile, testing::ValuesIn(malformed_files()), [](const auto& test_case) { return test_case.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, MalformedFile, testing::ValuesIn(malformed_files()),
+                         [](const auto& test_case) { return test_case.param.name; });
 
 TEST(TruncatedFile, EveryLengthIsRejected) {
   const test::TemporaryDirectory place;
@@ -202,19 +216,26 @@ TEST(OddFile, IsAccepted) {
   EXPECT_TRUE(accepted(raw_file("{}")).stored().empty());
   EXPECT_TRUE(accepted(raw_file(" \t\r\n{} \n")).stored().empty());
   EXPECT_EQ(accepted(raw_file("{" + entry("a", "F32", "[]", "[0,4]") + "}", "xxxx")).stored("a").shape, Shape{});
-  EXPECT_EQ(accepted(raw_file("{" + entry("a", "F32", "[3,0]", "[0,0]") + "," + entry("b", "F64", "[0]", "[0,0]") + "}")).stored().size(), 2u);
+  EXPECT_EQ(accepted(raw_file("{" + entry("a", "F32", "[3,0]", "[0,0]") + "," + entry("b", "F64", "[0]", "[0,0]") + "}")).stored().size(),
+            2u);
   EXPECT_EQ(accepted(raw_file("{" + entry("../../etc/x", "F4", "[1,2]", "[0,1]") + "}", "x")).stored().front().name, "../../etc/x");
-  EXPECT_EQ(accepted(raw_file("{" + entry("b", "U8", "[4]", "[4,8]") + "," + entry("a", "U8", "[4]", "[0,4]") + "}", "abcdefgh")).read_stored("b").data()[0], std::byte{'e'});
-  EXPECT_EQ(accepted(raw_file("{" + entry(std::string(1'000'000, 'n'), "U8", "[1]", "[0,1]") + "}", "x")).stored().front().name.size(), 1'000'000u);
+  EXPECT_EQ(accepted(raw_file("{" + entry("b", "U8", "[4]", "[4,8]") + "," + entry("a", "U8", "[4]", "[0,4]") + "}", "abcdefgh"))
+                .read_stored("b")
+                .data()[0],
+            std::byte{'e'});
+  EXPECT_EQ(accepted(raw_file("{" + entry(std::string(1'000'000, 'n'), "U8", "[1]", "[0,1]") + "}", "x")).stored().front().name.size(),
+            1'000'000u);
   EXPECT_EQ(accepted(raw_file("{" + entry("\xC3\xA9\\n", "U8", "[1]", "[0,1]") + "}", "x")).stored().front().name, "\xC3\xA9\n");
 }
 
 TEST(JsonDocument, HasEveryKeyOnceInAnObject) {
-  for (const std::string text : {R"({"a": {"a": {"b": 1}, "b": 2}, "b": [{"a": 1}, {"a": 1}]})", R"({"": 1, "a": 2, "ab": 3, "abc": {}})", R"([{}, {}])"}) {
+  for (const std::string text :
+       {R"({"a": {"a": {"b": 1}, "b": 2}, "b": [{"a": 1}, {"a": 1}]})", R"({"": 1, "a": 2, "ab": 3, "abc": {}})", R"([{}, {}])"}) {
     EXPECT_EQ(io::parse_json(text, "x"), io::Json::parse(text));
     EXPECT_EQ(io::Json(io::parse_ordered_json(text, "x")), io::Json::parse(text));
   }
-  for (const std::string text : {R"({"a": 1, "b": 2, "a": 3})", R"([{"c": {"a": 1, "\u0061": 1}, "b": 2}])", R"({"": 1, "b": {"a": 1}, "": 2})"}) {
+  for (const std::string text :
+       {R"({"a": 1, "b": 2, "a": 3})", R"([{"c": {"a": 1, "\u0061": 1}, "b": 2}])", R"({"": 1, "b": {"a": 1}, "": 2})"}) {
     EXPECT_THROW(io::parse_json(text, "x"), CorruptFile) << text;
     EXPECT_THROW(io::parse_ordered_json(text, "x"), CorruptFile) << text;
   }
@@ -226,7 +247,8 @@ TEST(OddFile, AMillionTensorsAreNotQuadratic) {
   constexpr int kCount = 1'000'000;
   for (int i = 0; i < kCount; ++i) {
     const std::string begin = std::to_string(i), end = std::to_string(i + 1);
-    json += (i == 0 ? "\"t" : ",\"t") + std::to_string(kCount - i) + "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[" + begin + "," + end + "]}";
+    json += (i == 0 ? "\"t" : ",\"t") + std::to_string(kCount - i) + "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[" + begin + "," +
+            end + "]}";
   }
   test::write_bytes(place / "a.safetensors", raw_file(json + "}", std::string(kCount, 'x')));
   const auto begin = std::chrono::steady_clock::now();

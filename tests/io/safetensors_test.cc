@@ -27,13 +27,18 @@ TEST(SafetensorsWriter, GoldenBytes) {
 }
 
 TEST(SafetensorsWriter, OrdersByTypeThenNameAndSortsMetadata) {
-  const std::map<std::string, Tensor> tensors{{"a", Tensor::empty(DType::kU8, {1})}, {"b", Tensor::empty(DType::kF32, {})},
-                                              {"c", Tensor::empty(DType::kU8, {0, 3})}, {"z", Tensor::empty(DType::kI64, {1})}};
+  const std::map<std::string, Tensor> tensors{{"a", Tensor::empty(DType::kU8, {1})},
+                                              {"b", Tensor::empty(DType::kF32, {})},
+                                              {"c", Tensor::empty(DType::kU8, {0, 3})},
+                                              {"z", Tensor::empty(DType::kI64, {1})}};
   const std::string bytes = written(tensors, {{"z", "1"}, {"a\"\n\x01\x7f\xC3\xA9", "2"}});
-  EXPECT_NE(bytes.find("{\"__metadata__\":{\"a\\\"\\n\\u0001\x7f\xC3\xA9\":\"2\",\"z\":\"1\"},\"z\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[0,8]},"
-                       "\"b\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[8,12]},\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[12,13]},"
-                       "\"c\":{\"dtype\":\"U8\",\"shape\":[0,3],\"data_offsets\":[13,13]}}"),
-            std::string::npos)
+  EXPECT_NE(
+      bytes.find(
+          "{\"__metadata__\":{\"a\\\"\\n\\u0001\x7f\xC3\xA9\":\"2\",\"z\":\"1\"},\"z\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":["
+          "0,8]},"
+          "\"b\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[8,12]},\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[12,13]},"
+          "\"c\":{\"dtype\":\"U8\",\"shape\":[0,3],\"data_offsets\":[13,13]}}"),
+      std::string::npos)
       << bytes;
 }
 
@@ -120,8 +125,10 @@ TEST(SafetensorsWriter, AFullDiskIsAnErrorWithTheOffset) {
 }
 
 TEST(Text, Utf8) {
-  for (const std::string_view good : {"", "a", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80", "\xF4\x8F\xBF\xBF"}) EXPECT_TRUE(io::is_utf8(good)) << good;
-  for (const std::string_view bad : {"\x80", "\xC0\x80", "\xC1\xBF", "\xC3", "\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x80\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF"})
+  for (const std::string_view good : {"", "a", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80", "\xF4\x8F\xBF\xBF"})
+    EXPECT_TRUE(io::is_utf8(good)) << good;
+  for (const std::string_view bad : {"\x80", "\xC0\x80", "\xC1\xBF", "\xC3", "\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x80\x80\x80",
+                                     "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF"})
     EXPECT_FALSE(io::is_utf8(bad)) << bad;
   EXPECT_EQ(io::in_quotes("a\nb\x1b"), "'a?b?'");
   EXPECT_EQ(io::in_quotes(std::string(99, 'a') + "\xC3\xA9xxx"), "'" + std::string(99, 'a') + "...'");

@@ -22,7 +22,9 @@ struct Random {
   std::mt19937 generator;
   std::int64_t below(std::int64_t bound) { return static_cast<std::int64_t>(generator() % static_cast<std::uint64_t>(bound)); }
   template <typename T>
-  const T& one_of(const std::vector<T>& items) { return items[static_cast<std::size_t>(below(static_cast<std::int64_t>(items.size())))]; }
+  const T& one_of(const std::vector<T>& items) {
+    return items[static_cast<std::size_t>(below(static_cast<std::int64_t>(items.size())))];
+  }
   Tensor tensor(Shape shape) {
     Tensor x = Tensor::empty(DType::kF32, std::move(shape));
     std::normal_distribution<float> normal;
@@ -121,13 +123,30 @@ struct FastRows {
 
 TEST(MatmulRows, IntegersEqualTheReference) {
   FastRows fast;
-  const std::vector<std::string> weights{"int8:row", "int8:tensor", "int8:row:asym", "int8:block128", "int8:block32:asym", "int8:64x64", "int4:row",
-                                         "int4:block128", "int4:block32:asym", "int4:block64:scale=fp16", "int4:block128:asym:scale=bf16",
-                                         "int4:block32:scale=e8m0", "int3:block128", "int3:block32:asym", "int3:row", "int2:block64", "int2:block128:asym",
-                                         "int2:row", "int1:row", "int1:block64"};
-  const std::vector<std::string> activations{"int8:row", "int8:tensor", "int8:row:asym", "int8:tensor:asym", "int8:block128", "int8:block64",
-                                             "int8:block32:asym"};
-  const std::vector<DType> outs{DType::kF32, DType::kF32, DType::kI32, DType::kF16, DType::kBf16, DType::kI8, DType::kF8E4m3, DType::kF8E5m2};
+  const std::vector<std::string> weights{"int8:row",
+                                         "int8:tensor",
+                                         "int8:row:asym",
+                                         "int8:block128",
+                                         "int8:block32:asym",
+                                         "int8:64x64",
+                                         "int4:row",
+                                         "int4:block128",
+                                         "int4:block32:asym",
+                                         "int4:block64:scale=fp16",
+                                         "int4:block128:asym:scale=bf16",
+                                         "int4:block32:scale=e8m0",
+                                         "int3:block128",
+                                         "int3:block32:asym",
+                                         "int3:row",
+                                         "int2:block64",
+                                         "int2:block128:asym",
+                                         "int2:row",
+                                         "int1:row",
+                                         "int1:block64"};
+  const std::vector<std::string> activations{"int8:row",      "int8:tensor",  "int8:row:asym",    "int8:tensor:asym",
+                                             "int8:block128", "int8:block64", "int8:block32:asym"};
+  const std::vector<DType> outs{DType::kF32,  DType::kF32, DType::kI32,    DType::kF16,
+                                DType::kBf16, DType::kI8,  DType::kF8E4m3, DType::kF8E5m2};
   Random random{std::mt19937(7)};
   const int before = omp_get_max_threads();
   omp_set_num_threads(1);  // ThreadsDoNotChangeABit tries more
@@ -140,13 +159,14 @@ TEST(MatmulRows, IntegersEqualTheReference) {
     c.problem.x = view_of(c.xq);
     if (round % 3 == 0) c.set_rows_apart(static_cast<std::size_t>(random.below(9)));
     DType out = random.one_of(outs);
-    if (out == DType::kI32 && (varies_along_k(weight, scale_grid(weight, {sizes[1], sizes[2]})) || varies_along_k(activation, c.xq.grid()))) out = DType::kF32;
+    if (out == DType::kI32 && (varies_along_k(weight, scale_grid(weight, {sizes[1], sizes[2]})) || varies_along_k(activation, c.xq.grid())))
+      out = DType::kF32;
     c.finish(sizes, out);
     random_epilogue(random, c, sizes);
     const auto wanted = c.run(reference::kMatmul);
     fast.each_that_accepts(c.problem, [&](const MatmulKernel& kernel) {
-      ASSERT_EQ(c.run(kernel), wanted) << kernel.name << " " << weight.to_string() << " " << activation.to_string() << " " << to_string(sizes) << " "
-                                       << name_of(out);
+      ASSERT_EQ(c.run(kernel), wanted) << kernel.name << " " << weight.to_string() << " " << activation.to_string() << " "
+                                       << to_string(sizes) << " " << name_of(out);
     });
     if (HasFatalFailure()) break;
   }
@@ -154,7 +174,8 @@ TEST(MatmulRows, IntegersEqualTheReference) {
 }
 
 /// |got - wanted| <= gamma(K) sum |x||w| + one rounding, element by element; bytes between rows of y stay untouched.
-void expect_within_bound(const Case& c, const Tensor& dense, const std::vector<std::byte>& fast, const std::vector<std::byte>& exact, const std::string& what) {
+void expect_within_bound(const Case& c, const Tensor& dense, const std::vector<std::byte>& fast, const std::vector<std::byte>& exact,
+                         const std::string& what) {
   const std::int64_t k = c.problem.k, stride = c.problem.n + 3;
   const double u = 0x1p-24, gamma = static_cast<double>(k) * u / (1.0 - static_cast<double>(k) * u);
   for (std::int64_t m = 0; m < c.problem.m; ++m)
@@ -165,9 +186,11 @@ void expect_within_bound(const Case& c, const Tensor& dense, const std::vector<s
       if (got == wanted) continue;
       ASSERT_LT(n, c.problem.n) << what;
       double magnitude = 0.0;
-      for (std::int64_t i = 0; i < k; ++i) magnitude += std::fabs(static_cast<double>(load_value(c.x.data(), c.x.dtype(), m * k + i)) * dense.as<float>()[n * k + i]);
+      for (std::int64_t i = 0; i < k; ++i)
+        magnitude += std::fabs(static_cast<double>(load_value(c.x.data(), c.x.dtype(), m * k + i)) * dense.as<float>()[n * k + i]);
       // wanted itself is y64 rounded once; so is got.
-      ASSERT_LE(std::fabs(static_cast<double>(got) - wanted), gamma * magnitude + 2.0 * u * std::fabs(static_cast<double>(wanted))) << what << " " << m << "," << n;
+      ASSERT_LE(std::fabs(static_cast<double>(got) - wanted), gamma * magnitude + 2.0 * u * std::fabs(static_cast<double>(wanted)))
+          << what << " " << m << "," << n;
     }
 }
 
@@ -175,7 +198,8 @@ TEST(MatmulRows, FloatsStayWithinTheBound) {
   FastRows fast;
   Random random{std::mt19937(11)};
   std::vector<Scheme> schemes = standard_schemes();
-  for (const char* text : {"fp9_e4m4:row", "fp16_e7m8:block32", "fp13_e8m4:none", "fp2_e1m0:row", "fp5_e1m3:block16", "nf4:row", "fp6_e3m2:block16", "fp7_e5m1:block64"})
+  for (const char* text : {"fp9_e4m4:row", "fp16_e7m8:block32", "fp13_e8m4:none", "fp2_e1m0:row", "fp5_e1m3:block16", "nf4:row",
+                           "fp6_e3m2:block16", "fp7_e5m1:block64"})
     schemes.push_back(Scheme::parse(text));
   for (int round = 0; round < 6; ++round)
     for (const Scheme& scheme : schemes) {
@@ -202,9 +226,27 @@ TEST(MatmulRows, FloatsStayWithinTheBound) {
 TEST(MatmulRows, RowsOfAnyRangeStayWithinTheBound) {
   FastRows fast;
   Random random{std::mt19937(17)};
-  for (const char* text : {"int4:block128", "int4:row", "int3:block128", "fp4_e2m1:row", "fp4_e3m0:block64", "fp3_e2m0:row", "nvfp4", "mxfp4",
-                           "msfp12", "msfp11", "nf4:block64", "int2:block64", "int1:row", "int8:row", "int8:block64", "fp8_e4m3:row",
-                           "fp8_e5m2:block128", "fp8_e2m5:row", "fp6_e3m2:row", "fp6_e2m3:block64", "fp5_e2m2:row"})
+  for (const char* text : {"int4:block128",
+                           "int4:row",
+                           "int3:block128",
+                           "fp4_e2m1:row",
+                           "fp4_e3m0:block64",
+                           "fp3_e2m0:row",
+                           "nvfp4",
+                           "mxfp4",
+                           "msfp12",
+                           "msfp11",
+                           "nf4:block64",
+                           "int2:block64",
+                           "int1:row",
+                           "int8:row",
+                           "int8:block64",
+                           "fp8_e4m3:row",
+                           "fp8_e5m2:block128",
+                           "fp8_e2m5:row",
+                           "fp6_e3m2:row",
+                           "fp6_e2m3:block64",
+                           "fp5_e2m2:row"})
     for (int round = 0; round < 12; ++round) {
       const Shape sizes{1, random.one_of<std::int64_t>({1, 64, 97}), random.one_of<std::int64_t>({1, 31, 32, 64, 129, 509, 1024})};
       const int spread = static_cast<int>(random.one_of<std::int64_t>({1, 8, 14, 30, 70, 110}));

@@ -28,7 +28,9 @@ Tensor random_tensor(Shape shape, unsigned seed, float spread = 1.0f) {
   return x;
 }
 
-bool same_bytes(const Tensor& a, const Tensor& b) { return a.byte_size() == b.byte_size() && std::equal(a.data(), a.data() + a.byte_size(), b.data()); }
+bool same_bytes(const Tensor& a, const Tensor& b) {
+  return a.byte_size() == b.byte_size() && std::equal(a.data(), a.data() + a.byte_size(), b.data());
+}
 
 TEST(Msfp, EveryKernelEqualsTheReference) {
   std::mt19937 generator(1);
@@ -61,7 +63,8 @@ TEST(Msfp, EveryKernelEqualsTheReference) {
       problem.y = theirs.data();
       reference::kMsfp.run(problem, 0, m);
       for (std::size_t i = 0; i < mine.size(); ++i)
-        ASSERT_TRUE(std::bit_cast<std::uint32_t>(mine[i]) == std::bit_cast<std::uint32_t>(theirs[i]) || (std::isnan(mine[i]) && std::isnan(theirs[i])))
+        ASSERT_TRUE(std::bit_cast<std::uint32_t>(mine[i]) == std::bit_cast<std::uint32_t>(theirs[i]) ||
+                    (std::isnan(mine[i]) && std::isnan(theirs[i])))
             << kernel.name << " " << i << ": " << mine[i] << " " << theirs[i];
     }
   }
@@ -73,7 +76,8 @@ TEST(Msfp, MatmulIsExactWithinTheFormat) {
     for (const char* w_name : {"msfp16", "msfp12", "msfp15"})
       for (const Shape& sizes : {Shape{1, 1, 1}, Shape{5, 70, 100}, Shape{33, 64, 256}, Shape{7, 129, 47}}) {
         const std::int64_t m = sizes[0], n = sizes[1], k = sizes[2];
-        const QuantizedTensor x = quantize(random_tensor({m, k}, 1), Scheme::parse(x_name)), w = quantize(random_tensor({n, k}, 2), Scheme::parse(w_name));
+        const QuantizedTensor x = quantize(random_tensor({m, k}, 1), Scheme::parse(x_name)),
+                              w = quantize(random_tensor({n, k}, 2), Scheme::parse(w_name));
         const PreparedWeight prepared = prepare(w);
         const Tensor xv = dequantize(x), wv = dequantize(w);
         Tensor first;

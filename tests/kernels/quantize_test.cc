@@ -30,7 +30,9 @@ class Guarded {
       if ((i < begin_ || i >= begin_ + size_) && bytes_[i] != kPattern) return false;
     return true;
   }
-  bool operator==(const Guarded& other) const { return size_ == other.size_ && std::memcmp(bytes_.data() + begin_, other.bytes_.data() + other.begin_, size_) == 0; }
+  bool operator==(const Guarded& other) const {
+    return size_ == other.size_ && std::memcmp(bytes_.data() + begin_, other.bytes_.data() + other.begin_, size_) == 0;
+  }
 
  private:
   static constexpr std::size_t kGuard = 128;
@@ -69,8 +71,9 @@ struct Case {
 };
 
 std::string describe(const Case& c) {
-  return c.scheme.to_string() + " " + to_string(c.shape) + " " + std::string(name_of(c.dtype)) + " rounding " + std::to_string(static_cast<int>(c.rounding)) +
-         " overflow " + std::to_string(static_cast<int>(c.overflow)) + " fill " + std::to_string(static_cast<int>(c.fill)) + (c.given ? " given" : "");
+  return c.scheme.to_string() + " " + to_string(c.shape) + " " + std::string(name_of(c.dtype)) + " rounding " +
+         std::to_string(static_cast<int>(c.rounding)) + " overflow " + std::to_string(static_cast<int>(c.overflow)) + " fill " +
+         std::to_string(static_cast<int>(c.fill)) + (c.given ? " given" : "");
 }
 
 struct Result {
@@ -79,8 +82,9 @@ struct Result {
   bool has_nan = false, has_infinity = false;
   bool operator==(const Result& other) const {
     return codes == other.codes && scales == other.scales && zero_points == other.zero_points && measured.amax == other.measured.amax &&
-           measured.minimum == other.measured.minimum && measured.maximum == other.measured.maximum && measured.has_nan == other.measured.has_nan &&
-           measured.has_infinity == other.measured.has_infinity && has_nan == other.has_nan && has_infinity == other.has_infinity;
+           measured.minimum == other.measured.minimum && measured.maximum == other.measured.maximum &&
+           measured.has_nan == other.measured.has_nan && measured.has_infinity == other.measured.has_infinity && has_nan == other.has_nan &&
+           has_infinity == other.has_infinity;
   }
 };
 
@@ -109,7 +113,9 @@ class Inputs {
     QuantizeProblem problem;
     problem.row_bytes = packed_row_bytes(case_.scheme, matrix_.cols);
     Result result{Guarded(static_cast<std::size_t>(matrix_.total_rows()) * problem.row_bytes, offset),
-                  Guarded(cells * case_.scheme.scale.bits / 8u, 0), Guarded(case_.scheme.asymmetric ? cells : 0, offset), {}};
+                  Guarded(cells * case_.scheme.scale.bits / 8u, 0),
+                  Guarded(case_.scheme.asymmetric ? cells : 0, offset),
+                  {}};
     problem.x = case_.dtype == DType::kF32 ? static_cast<const void*>(wide_.data()) : half_.data();
     problem.dtype = case_.dtype;
     problem.rows = matrix_.total_rows();
@@ -166,7 +172,8 @@ void expect_reference_bits(const Case& c) {
     if (!cpu_supports(kernel.isa)) continue;
     for (const std::size_t offset : {std::size_t{0}, std::size_t{3}}) {
       Result actual = inputs.run(kernel, offset);
-      ASSERT_TRUE(actual.codes.guards_hold() && actual.scales.guards_hold() && actual.zero_points.guards_hold()) << kernel.name << " " << describe(c);
+      ASSERT_TRUE(actual.codes.guards_hold() && actual.scales.guards_hold() && actual.zero_points.guards_hold())
+          << kernel.name << " " << describe(c);
       ASSERT_TRUE(actual.scales == expected.scales) << kernel.name << " scales of " << describe(c);
       ASSERT_TRUE(actual.zero_points == expected.zero_points) << kernel.name << " zero points of " << describe(c);
       for (std::size_t i = 0; i < expected.codes.size(); ++i)
@@ -179,11 +186,38 @@ void expect_reference_bits(const Case& c) {
 /// The standard schemes, and others with odd blocks, odd formats and unusual pairs.
 std::vector<Scheme> schemes() {
   std::vector<Scheme> all = standard_schemes();
-  for (const char* text : {"int8:block3", "int4:block24", "fp6_e3m2:block1000", "fp8_e4m3:3x5", "int1:tensor", "int1:3x40", "int1:block2000:scale=fp16",
-                           "int2:col", "int3:row", "int3:block12:asym", "int8:col:asym", "fp2_e1m0:row", "fp9_e8m0:none", "fp12_e8m3:row", "fp15_e8m6:row",
-                           "fp11_e5m5:block16", "fp10_e4m5:none", "fp13_e6m6:row", "fp14_e3m10:row", "fp16_e7m8:none", "fp7_e5m1:block8", "fp16:row",
-                           "bf16:block32", "fp8_e5m2:none", "fp4_e2m1:none", "nf4:tensor", "nf4:col", "int8:block64:scale=fp8_e4m3",
-                           "int8:block16:asym:scale=e8m0", "fp8_e4m3:block16:scale=bf16", "fp3_e1m1:block40:scale=fp8_e4m3", "int2:2x7:asym"})
+  for (const char* text : {"int8:block3",
+                           "int4:block24",
+                           "fp6_e3m2:block1000",
+                           "fp8_e4m3:3x5",
+                           "int1:tensor",
+                           "int1:3x40",
+                           "int1:block2000:scale=fp16",
+                           "int2:col",
+                           "int3:row",
+                           "int3:block12:asym",
+                           "int8:col:asym",
+                           "fp2_e1m0:row",
+                           "fp9_e8m0:none",
+                           "fp12_e8m3:row",
+                           "fp15_e8m6:row",
+                           "fp11_e5m5:block16",
+                           "fp10_e4m5:none",
+                           "fp13_e6m6:row",
+                           "fp14_e3m10:row",
+                           "fp16_e7m8:none",
+                           "fp7_e5m1:block8",
+                           "fp16:row",
+                           "bf16:block32",
+                           "fp8_e5m2:none",
+                           "fp4_e2m1:none",
+                           "nf4:tensor",
+                           "nf4:col",
+                           "int8:block64:scale=fp8_e4m3",
+                           "int8:block16:asym:scale=e8m0",
+                           "fp8_e4m3:block16:scale=bf16",
+                           "fp3_e1m1:block40:scale=fp8_e4m3",
+                           "int2:2x7:asym"})
     all.push_back(Scheme::parse(text));
   return all;
 }
@@ -201,8 +235,8 @@ TEST_P(QuantizeRows, EveryPolicyTypeAndFill) {
 }
 
 TEST_P(QuantizeRows, ShapesStridesAndCuts) {
-  for (const Shape& shape : {Shape{1}, Shape{5}, Shape{3, 16}, Shape{2, 129}, Shape{2, 3, 65}, Shape{3, 2047}, Shape{2, 2049}, Shape{2, 4104}, Shape{3, 4160},
-                             Shape{2, 3, 2, 33}, Shape{130, 140}, Shape{1, 70001}})
+  for (const Shape& shape : {Shape{1}, Shape{5}, Shape{3, 16}, Shape{2, 129}, Shape{2, 3, 65}, Shape{3, 2047}, Shape{2, 2049},
+                             Shape{2, 4104}, Shape{3, 4160}, Shape{2, 3, 2, 33}, Shape{130, 140}, Shape{1, 70001}})
     for (const std::int64_t gap : {0, 11})
       for (const DType dtype : {DType::kF32, DType::kBf16}) {
         expect_reference_bits({GetParam(), shape, dtype, gap});
@@ -243,7 +277,8 @@ void expect_reference_values(const Scheme& scheme, const Shape& shape, DType dty
   problem.outer_scale = scheme.has_outer_scale ? 0.37f : 1.0f;
   std::mt19937 generator(5);
   const std::size_t cells = static_cast<std::size_t>(problem.grid.count());
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>(problem.rows) * problem.row_bytes), scales(cells * scheme.scale.bits / 8u), zeros(cells);
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(problem.rows) * problem.row_bytes), scales(cells * scheme.scale.bits / 8u),
+      zeros(cells);
   for (std::uint8_t& byte : codes) byte = static_cast<std::uint8_t>(generator());
   for (std::uint8_t& byte : scales) byte = static_cast<std::uint8_t>(generator());
   for (std::uint8_t& byte : zeros) byte = static_cast<std::uint8_t>(generator() % (scheme.element.max_code() + 1u));
@@ -275,8 +310,8 @@ void expect_reference_values(const Scheme& scheme, const Shape& shape, DType dty
 }
 
 TEST_P(QuantizeRows, Dequantize) {
-  for (const Shape& shape : {Shape{1}, Shape{5}, Shape{3, 16}, Shape{2, 129}, Shape{2, 3, 65}, Shape{3, 2047}, Shape{2, 4104}, Shape{2, 3, 2, 33}, Shape{80, 300},
-                             Shape{1, 70001}})
+  for (const Shape& shape : {Shape{1}, Shape{5}, Shape{3, 16}, Shape{2, 129}, Shape{2, 3, 65}, Shape{3, 2047}, Shape{2, 4104},
+                             Shape{2, 3, 2, 33}, Shape{80, 300}, Shape{1, 70001}})
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBf16}) {
       expect_reference_values(GetParam(), shape, dtype);
       if (HasFatalFailure()) return;
@@ -305,7 +340,9 @@ TEST(QuantizeRowsLarge, StreamedOutputsAreTheSame) {
     if (scheme.has_outer_scale) continue;
     const Tensor part = Tensor::borrow(x.data() + first * 8192 * 4, DType::kF32, {rows, 8192});
     const QuantizedTensor small = quantize(part, scheme);
-    EXPECT_EQ(std::memcmp(small.codes.data(), large.codes.data() + static_cast<std::size_t>(first) * large.row_bytes(), small.codes.size()), 0) << text;
+    EXPECT_EQ(std::memcmp(small.codes.data(), large.codes.data() + static_cast<std::size_t>(first) * large.row_bytes(), small.codes.size()),
+              0)
+        << text;
     const Tensor z = dequantize(small);
     EXPECT_EQ(std::memcmp(z.data(), y.data() + first * 8192 * 4, z.byte_size()), 0) << text;
   }

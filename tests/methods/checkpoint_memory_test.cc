@@ -33,8 +33,8 @@ void write_shard(const fs::path& path, const std::vector<Planned>& tensors) {
   for (const Planned& tensor : tensors) {
     const std::uint64_t bytes = static_cast<std::uint64_t>(tensor.rows * tensor.cols) * 2;
     json += json.size() > 1 ? ",\"" : "\"";
-    json += tensor.name + "\":{\"dtype\":\"BF16\",\"shape\":[" + std::to_string(tensor.rows) + "," + std::to_string(tensor.cols) + "],\"data_offsets\":[" +
-            std::to_string(offset) + "," + std::to_string(offset + bytes) + "]}";
+    json += tensor.name + "\":{\"dtype\":\"BF16\",\"shape\":[" + std::to_string(tensor.rows) + "," + std::to_string(tensor.cols) +
+            "],\"data_offsets\":[" + std::to_string(offset) + "," + std::to_string(offset + bytes) + "]}";
     begins.push_back(offset);
     offset += bytes;
   }
@@ -60,7 +60,8 @@ std::uint64_t write_large_model(const fs::path& directory) {
     std::vector<Planned> tensors;
     if (shard == 0) tensors.push_back({"model.embed_tokens.weight", 65536, 8192});
     if (shard == 7) tensors.push_back({"model.layers.9.mlp.up_proj.weight", 65536, 8192});
-    for (int i = 0; tensors.size() < 4 && shard % 7 != 0; ++i) tensors.push_back({"model.layers." + std::to_string(4 * shard + i) + ".mlp.down_proj.weight", 16384, 8192});
+    for (int i = 0; tensors.size() < 4 && shard % 7 != 0; ++i)
+      tensors.push_back({"model.layers." + std::to_string(4 * shard + i) + ".mlp.down_proj.weight", 16384, 8192});
     const std::string file = "model-0000" + std::to_string(shard + 1) + "-of-00008.safetensors";
     write_shard(directory / file, tensors);
     for (const Planned& tensor : tensors) {
@@ -68,7 +69,8 @@ std::uint64_t write_large_model(const fs::path& directory) {
       total += static_cast<std::uint64_t>(tensor.rows * tensor.cols) * 2;
     }
   }
-  test::write_bytes(directory / "model.safetensors.index.json", "{\"metadata\":{\"total_size\":" + std::to_string(total) + "},\"weight_map\":{" + map + "}}");
+  test::write_bytes(directory / "model.safetensors.index.json",
+                    "{\"metadata\":{\"total_size\":" + std::to_string(total) + "},\"weight_map\":{" + map + "}}");
   return total;
 }
 
@@ -90,7 +92,8 @@ TEST(CheckpointMemory, EightGibibytesInLessThanOneAndAHalf) {
   fs::rename(place / "in" / "model-00008-of-00008.safetensors", place / "largest" / "model.safetensors");
   quantize_checkpoint(place / "largest", place / "out", {.scheme = Scheme::parse("nvfp4")});
   EXPECT_LT(peak_resident(), kGiB / 2);
-  std::printf("peak resident: %llu MiB by rows, %llu MiB in two passes\n", static_cast<unsigned long long>(by_rows >> 20), static_cast<unsigned long long>(peak_resident() >> 20));
+  std::printf("peak resident: %llu MiB by rows, %llu MiB in two passes\n", static_cast<unsigned long long>(by_rows >> 20),
+              static_cast<unsigned long long>(peak_resident() >> 20));
 }
 
 }  // namespace

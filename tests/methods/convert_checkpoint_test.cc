@@ -307,7 +307,8 @@ TEST_F(ConvertTest, ModelOptIsRead) {
   for (const char* name : {"fp8_e4m3:tensor", "fp8_e4m3:row"}) {
     const QuantizedTensor fp8 = quantize(x, Scheme::parse(name));
     std::map<std::string, Tensor> tensors{{"m.weight", Tensor::over(fp8.codes, DType::kF8E4m3, {6, 64})}, {"m.input_scale", single(0.5f)}};
-    tensors.emplace("m.weight_scale", fp8.grid().count() == 1 ? single(*fp8.scales.as<float>()) : Tensor::over(fp8.scales, DType::kF32, {6}));
+    tensors.emplace("m.weight_scale",
+                    fp8.grid().count() == 1 ? single(*fp8.scales.as<float>()) : Tensor::over(fp8.scales, DType::kF32, {6}));
     EXPECT_TRUE(holds_the_same(read_foreign(place_ / "fp8", tensors, config), {fp8})) << name;
   }
   EXPECT_EQ(ecosystem_of(open_checkpoint(place_ / "nvfp4")), Ecosystem::kModelOpt);
@@ -412,7 +413,8 @@ TEST_F(ConvertTest, BitsAndBytesIsRead) {
   const std::string config = R"({"quant_method": "bitsandbytes", "load_in_4bit": true})";
   const QuantizedTensor q = quantize(test::random_values(DType::kF32, {4, 128}, 22), Scheme::parse("nf4:block64"));
   Tensor codes = Tensor::empty(DType::kU8, {256, 1}), map = Tensor::empty(DType::kF32, {16});
-  for (int i = 0; i < 256; ++i) codes.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(q.codes.as<std::uint8_t>()[i] << 4 | q.codes.as<std::uint8_t>()[i] >> 4);
+  for (int i = 0; i < 256; ++i)
+    codes.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(q.codes.as<std::uint8_t>()[i] << 4 | q.codes.as<std::uint8_t>()[i] >> 4);
   std::copy(kNf4Values.begin(), kNf4Values.end(), map.as<float>());
   const std::string state = R"({"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [4, 128]})";
   const std::string key = "m.weight.quant_state.bitsandbytes__nf4";
@@ -422,7 +424,8 @@ TEST_F(ConvertTest, BitsAndBytesIsRead) {
   EXPECT_TRUE(convert_checkpoint(place_ / "nf4", place_ / "own", Ecosystem::kNarrow).tensors.at(0).is_exact);
 
   // Scales of scales: by the equation.
-  Tensor nested_codes = Tensor::empty(DType::kU8, {8}), nested_map = Tensor::empty(DType::kF32, {256}), outer = Tensor::empty(DType::kF32, {2});
+  Tensor nested_codes = Tensor::empty(DType::kU8, {8}), nested_map = Tensor::empty(DType::kF32, {256}),
+         outer = Tensor::empty(DType::kF32, {2});
   for (int i = 0; i < 256; ++i) nested_map.as<float>()[i] = static_cast<float>(i) / 255.0f;
   for (int i = 0; i < 8; ++i) nested_codes.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(31 * i);
   outer.as<float>()[0] = 0.25f, outer.as<float>()[1] = 0.5f;
@@ -434,8 +437,10 @@ TEST_F(ConvertTest, BitsAndBytesIsRead) {
   for (int i = 0; i < 8; ++i)
     EXPECT_EQ(nested.q.scales.as<float>()[i], static_cast<float>(31 * i) / 255.0f * (i < 4 ? 0.25f : 0.5f) + 0.125f);
 
-  for (const char* wrong : {"[]", "{}", R"({"blocksize": 0, "shape": [4, 128]})", R"({"blocksize": 64, "shape": [4, 999999999999999]})", R"({"blocksize": 64, "shape": [4]})",
-                            R"({"blocksize": 32, "shape": [4, 128], "nested_blocksize": 4, "nested_offset": 0})", R"({"blocksize": 64, "shape": [4, 128]})"}) {
+  for (const char* wrong :
+       {"[]", "{}", R"({"blocksize": 0, "shape": [4, 128]})", R"({"blocksize": 64, "shape": [4, 999999999999999]})",
+        R"({"blocksize": 64, "shape": [4]})", R"({"blocksize": 32, "shape": [4, 128], "nested_blocksize": 4, "nested_offset": 0})",
+        R"({"blocksize": 64, "shape": [4, 128]})"}) {
     tensors.insert_or_assign(key, bytes(wrong));
     EXPECT_THROW(read_foreign(place_ / "bad", tensors, config), CorruptFile) << wrong;
   }

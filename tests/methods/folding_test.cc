@@ -132,8 +132,7 @@ TEST_F(Folding, WrongCompositionsFailBeforeAnyComputation) {
               testing::HasSubstr("statistics of the plain model do not fit"));
   Recipe scaled = Recipe::of("W8A8-static");
   scaled.activations->scales["model.layers.0.mlp.down_proj"] = {};
-  EXPECT_THAT(message(scaled, Method::parse("smoothquant"), text),
-              testing::HasSubstr("static scales of the plain model do not fit"));
+  EXPECT_THAT(message(scaled, Method::parse("smoothquant"), text), testing::HasSubstr("static scales of the plain model do not fit"));
   fs::remove_all(place_ / "in");
   write({.tied = true});
   EXPECT_THAT(message(recipe, Method::parse("rotate"), {}), testing::HasSubstr("the model's head is its embedding"));

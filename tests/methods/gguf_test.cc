@@ -49,7 +49,8 @@ void write_llama(const fs::path& place) {
 TEST(GgufNames, GoBothWays) {
   for (const auto& [name, tensor] : llama()) EXPECT_EQ(huggingface_name(gguf_name(name)), name);
   EXPECT_EQ(huggingface_name("blk.7.attn_k.bias"), "model.layers.7.self_attn.k_proj.bias");
-  for (const char* name : {"", "blk.", "blk.3", "blk.3.weight", "blk.3.attn_k", "rope_freqs.weight"}) EXPECT_EQ(huggingface_name(name), "") << name;
+  for (const char* name : {"", "blk.", "blk.3", "blk.3.weight", "blk.3.attn_k", "rope_freqs.weight"})
+    EXPECT_EQ(huggingface_name(name), "") << name;
 }
 
 /// Every block type that has narrow's codes: the same codes both ways, and the same values as ggml's own decoder.
@@ -180,7 +181,7 @@ TEST(GgufModel, RefusesWhatItCannotRead) {
   refuses(std::string("llama.attention.head_count_kv\x04\0\0\0\x02\0\0\0", 37),
           std::string("llama.attention.head_count_kv\x04\0\0\0\0\0\0\x90", 37));
   refuses("llama.rope.freq_base\x06" + std::string(3, '\0') + std::string("\0\x24\xf4\x48", 4),
-          "llama.rope.freq_base\x06" + std::string(3, '\0') + std::string("\0\0\x80\x7f", 4));  // an infinity
+          "llama.rope.freq_base\x06" + std::string(3, '\0') + std::string("\0\0\x80\x7f", 4));      // an infinity
   refuses(std::string("\x05\0\0\0\0\0\0\0llama", 13), std::string("\x05\0\0\0\0\0\0\0gemma", 13));  // general.architecture
 }
 

@@ -20,11 +20,14 @@ namespace {
 namespace fs = std::filesystem;
 
 bool same(std::span<const std::byte> a, std::span<const std::byte> b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
-bool same(const Tensor& a, const Tensor& b) { return a.shape() == b.shape() && a.dtype() == b.dtype() && same({a.data(), a.byte_size()}, {b.data(), b.byte_size()}); }
+bool same(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && a.dtype() == b.dtype() && same({a.data(), a.byte_size()}, {b.data(), b.byte_size()});
+}
 
 std::map<std::string, std::string> contents(const fs::path& directory) {
   std::map<std::string, std::string> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) files[entry.path().filename().string()] = test::read_bytes(entry.path());
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
+    files[entry.path().filename().string()] = test::read_bytes(entry.path());
   return files;
 }
 
@@ -121,13 +124,15 @@ TEST(QuantizeCheckpoint, TheExampleModel) {
 TEST(QuantizeCheckpoint, CarriesSideFilesAndSaysWhatItIs) {
   const test::TemporaryDirectory place;
   test::write_model(place / "in", test::small_model(), true);
-  quantize_checkpoint(place / "in", place / "out", {.scheme = Scheme::parse("int8:row"), .rules = {{"down_proj", Scheme::parse("msfp12")}}});
+  quantize_checkpoint(place / "in", place / "out",
+                      {.scheme = Scheme::parse("int8:row"), .rules = {{"down_proj", Scheme::parse("msfp12")}}});
   const auto files = contents(place / "out");
   EXPECT_EQ(files.size(), 6u);
   EXPECT_EQ(files.at("tokenizer.json"), test::read_bytes(place / "in" / "tokenizer.json"));
   EXPECT_FALSE(files.contains("pytorch_model.bin"));
   const std::string& config = files.at("config.json");
-  for (const char* text : {"\"model_type\": \"llama\"", "\"rms_norm_eps\": 1e-05", "\"quant_method\": \"narrow\"", "\"scheme\": \"int8:row\"", "\"scheme\": \"msfp12\"", "\"lm_head\""})
+  for (const char* text : {"\"model_type\": \"llama\"", "\"rms_norm_eps\": 1e-05", "\"quant_method\": \"narrow\"",
+                           "\"scheme\": \"int8:row\"", "\"scheme\": \"msfp12\"", "\"lm_head\""})
     EXPECT_NE(config.find(text), std::string::npos) << text;
   EXPECT_NE(files.at("model.safetensors.index.json").find("mlp.up_proj.weight.codes"), std::string::npos);
   EXPECT_EQ(open_checkpoint(place / "out").metadata("model-00001-of-00002.safetensors").at("format"), "pt");
@@ -253,7 +258,8 @@ TEST(QuantizeCheckpointDeathTest, AKilledRunLeavesNoOutput) {
   ::unsetenv("NARROW_TEST_PLACE");
   EXPECT_FALSE(fs::exists(place / "out"));
   std::size_t partial = 0;
-  for (const fs::directory_entry& entry : fs::directory_iterator(place)) partial += entry.path().filename().string().starts_with(".out.narrow-partial-") ? 1 : 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(place))
+    partial += entry.path().filename().string().starts_with(".out.narrow-partial-") ? 1 : 0;
   EXPECT_EQ(partial, 1u);
   EXPECT_NO_THROW(quantize_checkpoint(place / "in", place / "out", {.scheme = Scheme::parse("int8:row")}));
 }
@@ -265,7 +271,8 @@ TEST(QuantizeCheckpoint, RefusesBeforeAnyWork) {
   test::write_bytes(place / "full" / "x", "x");
   test::write_bytes(place / "file", "x");
   fs::create_directory_symlink(place / "in", place / "link");
-  const auto expect_refused = [&](const fs::path& input, const fs::path& output, std::string_view why, const Recipe& recipe = {.scheme = Scheme::parse("int8:row")}) {
+  const auto expect_refused = [&](const fs::path& input, const fs::path& output, std::string_view why,
+                                  const Recipe& recipe = {.scheme = Scheme::parse("int8:row")}) {
     const auto before = std::distance(fs::recursive_directory_iterator(place.path()), {});
     try {
       quantize_checkpoint(input, output, recipe, [](const TensorProgress&) { ADD_FAILURE() << "work was begun"; });
@@ -294,7 +301,8 @@ TEST(QuantizeCheckpoint, RefusesBeforeAnyWork) {
   expect_refused(place / "in", place / "out", "config.json");
   test::write_bytes(place / "in" / "config.json", test::kConfig);
   fs::create_directory(place / "empty");
-  EXPECT_NO_THROW(quantize_checkpoint(place / "in", place / "empty", {.scheme = Scheme::parse("int8:row")}));  // an empty directory is a place
+  EXPECT_NO_THROW(
+      quantize_checkpoint(place / "in", place / "empty", {.scheme = Scheme::parse("int8:row")}));  // an empty directory is a place
   expect_refused(place / "empty", place / "out", "already quantized by narrow");
 }
 
@@ -410,7 +418,8 @@ TEST(DequantizeCheckpoint, GivesAPlainOne) {
     EXPECT_EQ(plain.names(), q.names());
     EXPECT_EQ(plain.config().find("quantization_config"), std::string::npos);
     for (const std::string& name : plain.names()) {
-      const Tensor expected = q.quantized_info(name) ? dequantize(q.quantized(name), dtype) : (is_floating(q.dtype(name)) ? convert(q.tensor(name), dtype) : q.tensor(name));
+      const Tensor expected = q.quantized_info(name) ? dequantize(q.quantized(name), dtype)
+                                                     : (is_floating(q.dtype(name)) ? convert(q.tensor(name), dtype) : q.tensor(name));
       EXPECT_TRUE(same(plain.tensor(name), expected)) << name;
     }
     fs::remove_all(place / "out");
@@ -428,7 +437,9 @@ TEST(RowChunks, GiveTheBytesOfTheWhole) {
       const QuantizedTensor whole = quantize(x, scheme);
       std::vector<std::byte> codes, scales, zero_points;
       const std::int64_t cols = as_matrices(shape).cols;
-      const auto rows_of = [&](const RowChunk& chunk) { return Tensor::borrow(x.as<float>() + chunk.first * cols, DType::kF32, chunk.shape); };
+      const auto rows_of = [&](const RowChunk& chunk) {
+        return Tensor::borrow(x.as<float>() + chunk.first * cols, DType::kF32, chunk.shape);
+      };
       const Reading reading = plan_reading(scheme, {}, shape, DType::kF32, 3000);
       std::optional<WholeScales> whole_scales;
       if (reading.twice) whole_scales.emplace(scheme, shape, reading.chunks, rows_of);

@@ -21,10 +21,12 @@ bool quantizes(const Recipe& recipe, std::string_view name, const Shape& shape =
 
 TEST(Recipe, DefaultsAreTheWeightsOfLinearLayers) {
   const Recipe recipe{.scheme = kInt8Row};
-  for (const char* name : {"model.layers.0.self_attn.q_proj.weight", "transformer.h.3.mlp.c_fc.weight", "encoder.layer.1.attention.output.dense.weight"})
+  for (const char* name :
+       {"model.layers.0.self_attn.q_proj.weight", "transformer.h.3.mlp.c_fc.weight", "encoder.layer.1.attention.output.dense.weight"})
     EXPECT_TRUE(quantizes(recipe, name)) << name;
-  for (const char* name : {"model.embed_tokens.weight", "transformer.wte.weight", "transformer.wpe.weight", "bert.embeddings.word_embeddings.weight", "lm_head.weight",
-                           "model.norm.weight", "h.0.ln_1.weight", "model.layers.0.self_attn.rotary.inv_freq", "model.layers.0.mlp.gate.e_score_correction_bias"})
+  for (const char* name : {"model.embed_tokens.weight", "transformer.wte.weight", "transformer.wpe.weight",
+                           "bert.embeddings.word_embeddings.weight", "lm_head.weight", "model.norm.weight", "h.0.ln_1.weight",
+                           "model.layers.0.self_attn.rotary.inv_freq", "model.layers.0.mlp.gate.e_score_correction_bias"})
     EXPECT_FALSE(quantizes(recipe, name)) << name;
   EXPECT_FALSE(quantizes(recipe, "a.q_proj.weight", {8}));
   EXPECT_FALSE(quantizes(recipe, "a.conv.weight", {8, 8, 3}));
@@ -36,8 +38,8 @@ TEST(Recipe, DefaultsAreTheWeightsOfLinearLayers) {
 
 TEST(Recipe, PatternsAreNamesModulesLastPartsAndExpressions) {
   const std::string name = "model.layers.3.mlp.down_proj.weight";
-  for (const char* pattern : {"model.layers.3.mlp.down_proj.weight", "model.layers.3.mlp.down_proj", "down_proj", "re:.*down_proj", "re:.*down_proj$", "re:model",
-                              "re:.*\\.[0-9]\\.mlp", "Linear"})
+  for (const char* pattern : {"model.layers.3.mlp.down_proj.weight", "model.layers.3.mlp.down_proj", "down_proj", "re:.*down_proj",
+                              "re:.*down_proj$", "re:model", "re:.*\\.[0-9]\\.mlp", "Linear"})
     EXPECT_TRUE(quantizes({.scheme = kInt8Row, .targets = {pattern}}, name)) << pattern;
   for (const char* pattern : {"mlp", "weight", "down", "model.layers.3", "re:down_proj", "re:.*up_proj", "layers.3.mlp.down_proj"})
     EXPECT_FALSE(quantizes({.scheme = kInt8Row, .targets = {pattern}}, name)) << pattern;
@@ -57,10 +59,10 @@ TEST(Recipe, TheFirstRuleThatMatchesReplacesTheScheme) {
 }
 
 TEST(Recipe, BadPatternsAreSentences) {
-  for (const std::string& pattern : {std::string("re:("), std::string("re:["), std::string("re:a{2,1}"), std::string(), std::string("re:(a)\\1"),
-                                     "re:" + std::string(600, 'a'), std::string("re:(((a{900}){900}){900})"),
-                                     std::string("re:(?:a?){10000}"), std::string("re:((a?){200}){90}"), std::string("re:a{99999999999"),
-                                     std::string("re:\\99999999999")})
+  for (const std::string& pattern :
+       {std::string("re:("), std::string("re:["), std::string("re:a{2,1}"), std::string(), std::string("re:(a)\\1"),
+        "re:" + std::string(600, 'a'), std::string("re:(((a{900}){900}){900})"), std::string("re:(?:a?){10000}"),
+        std::string("re:((a?){200}){90}"), std::string("re:a{99999999999"), std::string("re:\\99999999999")})
     EXPECT_THROW(RecipeMatcher({.scheme = kInt8Row, .targets = {pattern}}), InvalidArgument) << pattern;
   EXPECT_TRUE(quantizes({.scheme = kInt8Row, .targets = {"re:model\\.layers\\.[0-9]{1,3}\\..*"}}, "model.layers.12.mlp.up_proj.weight"));
   EXPECT_THROW(RecipeMatcher(Recipe{}), InvalidArgument);
@@ -76,8 +78,9 @@ Recipe load(const std::string& text) {
 }
 
 TEST(RecipeYaml, IsReadWhole) {
-  const Recipe recipe = load("# a comment\nscheme: int4:block128\ntargets: ['re:.*proj']\nignore:\n  - lm_head\n  - re:.*gate\nrules:\n"
-                             "  - {match: 're:.*down_proj', scheme: int8:row}\n  - re:.*x=y=int4:block64:scale=fp16\n");
+  const Recipe recipe = load(
+      "# a comment\nscheme: int4:block128\ntargets: ['re:.*proj']\nignore:\n  - lm_head\n  - re:.*gate\nrules:\n"
+      "  - {match: 're:.*down_proj', scheme: int8:row}\n  - re:.*x=y=int4:block64:scale=fp16\n");
   EXPECT_EQ(recipe.scheme, kInt4);
   EXPECT_EQ(recipe.targets, std::vector<std::string>{"re:.*proj"});
   EXPECT_EQ(recipe.ignore, (std::vector<std::string>{"lm_head", "re:.*gate"}));
@@ -93,8 +96,9 @@ TEST(RecipeYaml, IsReadWhole) {
 }
 
 TEST(RecipeYaml, NamesActivationsAndPresets) {
-  const Recipe recipe = load("activations: int8:tensor:static\nscheme: int4:block128\nactivation_rules:\n  - down_proj=none\n"
-                             "  - {match: 're:.*o_proj', scheme: int8:row:dynamic}\n");
+  const Recipe recipe = load(
+      "activations: int8:tensor:static\nscheme: int4:block128\nactivation_rules:\n  - down_proj=none\n"
+      "  - {match: 're:.*o_proj', scheme: int8:row:dynamic}\n");
   ASSERT_TRUE(recipe.activations);
   EXPECT_EQ(recipe.activations->scheme, ActivationScheme::parse("int8:tensor:static"));
   ASSERT_EQ(recipe.activations->rules.size(), 2u);

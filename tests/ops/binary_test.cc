@@ -40,8 +40,10 @@ Operands random_operands(std::int64_t m, std::int64_t n, std::int64_t k, std::in
   o.a.resize(static_cast<std::size_t>(m * stride));
   o.w.resize(static_cast<std::size_t>(panels * words * kBinaryPanel));
   const std::uint32_t last = k % 32 == 0 ? ~0u : (1u << (k % 32)) - 1u;
-  for (std::size_t i = 0; i < o.a.size(); ++i) o.a[i] = static_cast<std::uint32_t>(generator()) & (static_cast<std::int64_t>(i) % stride == words - 1 ? last : ~0u);
-  for (std::size_t i = 0; i < o.w.size(); ++i) o.w[i] = static_cast<std::uint32_t>(generator()) & (static_cast<std::int64_t>(i) / kBinaryPanel % words == words - 1 ? last : ~0u);
+  for (std::size_t i = 0; i < o.a.size(); ++i)
+    o.a[i] = static_cast<std::uint32_t>(generator()) & (static_cast<std::int64_t>(i) % stride == words - 1 ? last : ~0u);
+  for (std::size_t i = 0; i < o.w.size(); ++i)
+    o.w[i] = static_cast<std::uint32_t>(generator()) & (static_cast<std::int64_t>(i) / kBinaryPanel % words == words - 1 ? last : ~0u);
   std::uniform_real_distribution<float> scale(0.01f, 2.0f);
   for (std::int64_t i = 0; i < m; ++i) o.a_scales.push_back(scale(generator));
   for (std::int64_t i = 0; i < n; ++i) o.w_scales.push_back(scale(generator));
@@ -54,9 +56,11 @@ TEST(Binary, EveryKernelEqualsTheReference) {
   for (const BinaryKernel& kernel : binary_kernels()) {
     if (!cpu_supports(kernel.isa)) continue;
     for (int round = 0; round < 300; ++round) {
-      const std::int64_t m = generator() % 20, n = 1 + generator() % 200, k = 1 + generator() % (round % 10 == 0 ? 5000 : 300), extra = generator() % 3;
+      const std::int64_t m = generator() % 20, n = 1 + generator() % 200, k = 1 + generator() % (round % 10 == 0 ? 5000 : 300),
+                         extra = generator() % 3;
       Operands o = random_operands(m, n, k, extra, generator);
-      const std::int64_t stride = n + static_cast<std::int64_t>(generator() % 4), panels = (n + kBinaryPanel - 1) / kBinaryPanel, half = panels / 2;
+      const std::int64_t stride = n + static_cast<std::int64_t>(generator() % 4), panels = (n + kBinaryPanel - 1) / kBinaryPanel,
+                         half = panels / 2;
       for (const bool scaled : {false, true}) {
         std::vector<std::uint32_t> mine(static_cast<std::size_t>(m * stride), 0xABCDu), theirs = mine;
         BinaryProblem problem = o.problem;
@@ -124,7 +128,8 @@ TEST(BinaryConv2d, EqualsTheConvolutionWithZeroPadding) {
       const std::int64_t out_height = sums.shape()[1], out_width = sums.shape()[2];
       ASSERT_EQ(out_height, (c.height + 2 * o.pad_h - o.kernel_h) / o.stride_h + 1);
       for (std::int64_t i = 0; i < sums.size(); ++i) {
-        const std::int64_t output = i % c.outputs, px = i / c.outputs % out_width, py = i / c.outputs / out_width % out_height, image = i / c.outputs / out_width / out_height;
+        const std::int64_t output = i % c.outputs, px = i / c.outputs % out_width, py = i / c.outputs / out_width % out_height,
+                           image = i / c.outputs / out_width / out_height;
         int expected = 0;
         for (std::int64_t ky = 0; ky < o.kernel_h; ++ky)
           for (std::int64_t kx = 0; kx < o.kernel_w; ++kx) {
@@ -150,7 +155,8 @@ TEST(BinaryConv2d, RefusesWhatDoesNotFit) {
   EXPECT_THROW(binary_conv2d(quantize(random_tensor({1, 2, 4, 8}, 2), Scheme::parse("int1:tensor")), p), InvalidArgument);
   EXPECT_THROW(prepare_binary_conv2d(w, {.kernel_h = 5, .kernel_w = 5}), InvalidArgument);
   EXPECT_THROW(prepare_binary_conv2d(w, {.kernel_h = 3, .kernel_w = 3, .groups = 3}), InvalidArgument);
-  EXPECT_THROW(prepare_binary_conv2d(quantize(random_tensor({4, 9}, 1), Scheme::parse("int8:row")), {.kernel_h = 3, .kernel_w = 3}), InvalidArgument);
+  EXPECT_THROW(prepare_binary_conv2d(quantize(random_tensor({4, 9}, 1), Scheme::parse("int8:row")), {.kernel_h = 3, .kernel_w = 3}),
+               InvalidArgument);
 }
 
 }  // namespace

@@ -15,7 +15,8 @@
 namespace narrow {
 namespace {
 
-constexpr FusedOp kOps[] = {FusedOp::kIdentity, FusedOp::kLayerNorm, FusedOp::kRmsNorm, FusedOp::kAddRmsNorm, FusedOp::kSiluMul, FusedOp::kGelu, FusedOp::kGeluTanh};
+constexpr FusedOp kOps[] = {FusedOp::kIdentity, FusedOp::kLayerNorm, FusedOp::kRmsNorm, FusedOp::kAddRmsNorm,
+                            FusedOp::kSiluMul,  FusedOp::kGelu,      FusedOp::kGeluTanh};
 
 Tensor random_tensor(DType dtype, Shape shape, unsigned seed, float spread = 1.0f) {
   Tensor x = Tensor::empty(dtype, std::move(shape));
@@ -31,13 +32,16 @@ Tensor copy_of(const Tensor& x) {
   return y;
 }
 
-bool same_bytes(const Buffer& a, const Buffer& b) { return a.size() == b.size() && std::equal(a.bytes().begin(), a.bytes().end(), b.bytes().begin()); }
+bool same_bytes(const Buffer& a, const Buffer& b) {
+  return a.size() == b.size() && std::equal(a.bytes().begin(), a.bytes().end(), b.bytes().begin());
+}
 bool same_bytes(const Tensor& a, const Tensor& b) { return std::equal(a.data(), a.data() + a.byte_size(), b.data()); }
 
 FusedInput input_for(FusedOp op, DType dtype, const Shape& shape, unsigned seed) {
   FusedInput input{.op = op, .x = random_tensor(dtype, shape, seed, 3.0f)};
   if (op == FusedOp::kSiluMul || op == FusedOp::kAddRmsNorm) input.other = random_tensor(dtype, shape, seed + 1);
-  if (op == FusedOp::kLayerNorm || op == FusedOp::kRmsNorm || op == FusedOp::kAddRmsNorm) input.weight = random_tensor(DType::kF32, {shape.back()}, seed + 2);
+  if (op == FusedOp::kLayerNorm || op == FusedOp::kRmsNorm || op == FusedOp::kAddRmsNorm)
+    input.weight = random_tensor(DType::kF32, {shape.back()}, seed + 2);
   if (op == FusedOp::kLayerNorm) input.bias = random_tensor(DType::kF32, {shape.back()}, seed + 3);
   return input;
 }
@@ -46,10 +50,19 @@ FusedInput input_for(FusedOp op, DType dtype, const Shape& shape, unsigned seed)
 Tensor reference_rows(const FusedInput& input) {
   const MatrixShape matrix = as_matrices(input.x.shape());
   Tensor y = Tensor::empty(DType::kF32, input.x.shape());
-  FusedProblem problem{.op = input.op, .dtype = input.x.dtype(), .rows = matrix.total_rows(), .cols = matrix.cols, .x = input.x.data(), .x_stride = matrix.cols,
-                       .other = input.other ? input.other->data() : nullptr, .other_stride = matrix.cols, .residual = input.other ? input.other->data() : nullptr,
-                       .weight_dtype = input.weight ? input.weight->dtype() : DType::kF32, .weight = input.weight ? input.weight->data() : nullptr,
-                       .bias = input.bias ? input.bias->data() : nullptr, .epsilon = input.epsilon};
+  FusedProblem problem{.op = input.op,
+                       .dtype = input.x.dtype(),
+                       .rows = matrix.total_rows(),
+                       .cols = matrix.cols,
+                       .x = input.x.data(),
+                       .x_stride = matrix.cols,
+                       .other = input.other ? input.other->data() : nullptr,
+                       .other_stride = matrix.cols,
+                       .residual = input.other ? input.other->data() : nullptr,
+                       .weight_dtype = input.weight ? input.weight->dtype() : DType::kF32,
+                       .weight = input.weight ? input.weight->data() : nullptr,
+                       .bias = input.bias ? input.bias->data() : nullptr,
+                       .epsilon = input.epsilon};
   reference::kFused.run(problem, 0, problem.rows, y.as<float>());
   return y;
 }
@@ -84,7 +97,9 @@ TEST(Fused, ReferenceIsCloseToFp64) {
     for (std::int64_t row = 0; row < 2; ++row) {
       const float* x = input.x.as<float>() + row * cols;
       double mean = 0.0, square = 0.0, variance = 0.0;
-      const auto at = [&](std::int64_t i) { return op == FusedOp::kAddRmsNorm ? double(x[i] + before.as<float>()[row * cols + i]) : double(x[i]); };
+      const auto at = [&](std::int64_t i) {
+        return op == FusedOp::kAddRmsNorm ? double(x[i] + before.as<float>()[row * cols + i]) : double(x[i]);
+      };
       for (std::int64_t i = 0; i < cols; ++i) mean += at(i) / cols, square += at(i) * at(i) / cols;
       for (std::int64_t i = 0; i < cols; ++i) variance += (at(i) - mean) * (at(i) - mean) / cols;
       for (std::int64_t i = 0; i < cols; ++i) {
@@ -94,7 +109,8 @@ TEST(Fused, ReferenceIsCloseToFp64) {
         if (op == FusedOp::kRmsNorm || op == FusedOp::kAddRmsNorm) exact = v / std::sqrt(square + 1e-5) * w;
         if (op == FusedOp::kSiluMul) exact = v / (1.0 + std::exp(-v)) * input.other->as<float>()[row * cols + i];
         if (op == FusedOp::kGelu) exact = 0.5 * v * std::erfc(-v / std::sqrt(2.0));
-        if (op == FusedOp::kGeluTanh) exact = 0.5 * v * (1.0 + std::tanh(std::sqrt(2.0 / 3.14159265358979323846) * (v + 0.044715 * v * v * v)));
+        if (op == FusedOp::kGeluTanh)
+          exact = 0.5 * v * (1.0 + std::tanh(std::sqrt(2.0 / 3.14159265358979323846) * (v + 0.044715 * v * v * v)));
         ASSERT_NEAR(y.as<float>()[row * cols + i], exact, 2e-6 * std::max(1.0, std::fabs(exact))) << int(op);
       }
     }
@@ -112,19 +128,28 @@ TEST(Fused, EveryKernelEqualsTheReference) {
           for (const std::int64_t cols : {1, 2, 15, 16, 17, 31, 33, 64, 100, 1023, 1024, 1025, 1060, 3333})
             for (const int special : {0, 1}) {
               const std::int64_t rows = 3, stride = cols + 5, offset = 1;
-              const Tensor x = random_tensor(dtype, {rows * stride + offset}, 11 + static_cast<unsigned>(cols), special != 0 ? 60.0f : 2.0f);
+              const Tensor x =
+                  random_tensor(dtype, {rows * stride + offset}, 11 + static_cast<unsigned>(cols), special != 0 ? 60.0f : 2.0f);
               Tensor other = random_tensor(dtype, {rows * stride + offset}, 12, 2.0f);
               if (special != 0) {
                 int i = 0;
-                for (const float v : {0.0f, -0.0f, inf, -inf, std::nanf(""), 65504.0f, 3e38f, -3e38f, 1e-40f, -1e-42f, 89.0f, -89.0f, -87.0f, 88.72283f})
+                for (const float v :
+                     {0.0f, -0.0f, inf, -inf, std::nanf(""), 65504.0f, 3e38f, -3e38f, 1e-40f, -1e-42f, 89.0f, -89.0f, -87.0f, 88.72283f})
                   store_value(x.data(), dtype, 1 + 3 * i++ % (rows * stride), v, Overflow::kIeee);
               }
               const Tensor weight = random_tensor(weight_dtype, {cols}, 13), bias = random_tensor(weight_dtype, {cols}, 14);
               const std::size_t element = static_cast<std::size_t>(bits_of(dtype)) / 8;
               for (const bool with_weight : {true, false}) {
                 Tensor mine = copy_of(other), theirs = copy_of(other);
-                FusedProblem problem{.op = op, .dtype = dtype, .rows = rows, .cols = cols, .x = x.data() + element * offset, .x_stride = stride,
-                                     .other_stride = stride, .weight_dtype = weight_dtype, .weight = with_weight ? weight.data() : nullptr,
+                FusedProblem problem{.op = op,
+                                     .dtype = dtype,
+                                     .rows = rows,
+                                     .cols = cols,
+                                     .x = x.data() + element * offset,
+                                     .x_stride = stride,
+                                     .other_stride = stride,
+                                     .weight_dtype = weight_dtype,
+                                     .weight = with_weight ? weight.data() : nullptr,
                                      .bias = with_weight ? bias.data() : nullptr};
                 if (!kernel.accepts(problem)) continue;
                 std::vector<float> a(static_cast<std::size_t>(rows * cols), -7.0f), b = a;
@@ -135,7 +160,8 @@ TEST(Fused, EveryKernelEqualsTheReference) {
                 reference::kFused.run(problem, 0, rows, b.data());
                 for (std::size_t i = 0; i < a.size(); ++i)
                   ASSERT_EQ(std::bit_cast<std::uint32_t>(a[i]), std::bit_cast<std::uint32_t>(b[i]))
-                      << kernel.name << " op " << int(op) << " " << name_of(dtype) << " cols " << cols << " at " << i << ": " << a[i] << " " << b[i];
+                      << kernel.name << " op " << int(op) << " " << name_of(dtype) << " cols " << cols << " at " << i << ": " << a[i] << " "
+                      << b[i];
                 ASSERT_TRUE(same_bytes(mine, theirs)) << kernel.name << " " << name_of(dtype) << " cols " << cols;
               }
             }
@@ -199,7 +225,8 @@ TEST(Fused, WritesEveryLayout) {
         const FusedInput input = input_for(FusedOp::kRmsNorm, DType::kF16, shape, 21);
         const LaidOutTensor laid = fused_quantize(input, Scheme::parse(name), layout);
         const QuantizedTensor rows = fused_quantize(input, Scheme::parse(name)), back = to_rows(laid);
-        EXPECT_TRUE(same_bytes(back.codes, rows.codes) && same_bytes(back.scales, rows.scales)) << name_of(layout) << " " << to_string(shape);
+        EXPECT_TRUE(same_bytes(back.codes, rows.codes) && same_bytes(back.scales, rows.scales))
+            << name_of(layout) << " " << to_string(shape);
         std::int64_t sum = 0, expected = 0;  // padding is zero
         for (const std::byte b : laid.codes.bytes()) sum += static_cast<int>(b);
         for (const std::byte b : rows.codes.bytes()) expected += static_cast<int>(b);

@@ -104,7 +104,8 @@ TEST(Matmul, ResultTypes) {
     const float wanted = std::fmin(127.0f, std::fmax(-127.0f, std::nearbyint(y.as<float>()[i] / 0.25f)));
     EXPECT_EQ(bytes.as<std::int8_t>()[i], static_cast<int>(wanted));
     std::int32_t sum = 0;
-    for (std::int64_t k = 0; k < 64; ++k) sum += q.codes.as<std::int8_t>()[i / 33 * 64 + k] * canonical.codes.as<std::int8_t>()[i % 33 * 64 + k];
+    for (std::int64_t k = 0; k < 64; ++k)
+      sum += q.codes.as<std::int8_t>()[i / 33 * 64 + k] * canonical.codes.as<std::int8_t>()[i % 33 * 64 + k];
     EXPECT_EQ(sums.as<std::int32_t>()[i], sum);
     EXPECT_EQ(y.as<float>()[i], static_cast<float>(sum) * (q.scales.as<float>()[i / 33] * canonical.scales.as<float>()[i % 33]));
   }
@@ -122,7 +123,8 @@ TEST(Matmul, ShapesAndErrors) {
   EXPECT_THROW(matmul(random_tensor({2, 6}, 11), w, {.out = DType::kI8, .out_scale = 0.0f}), InvalidArgument);
   EXPECT_THROW(matmul(Tensor::empty(DType::kI8, {2, 6}), w), InvalidArgument);
   EXPECT_THROW(prepare(random_tensor({6}, 12)), InvalidArgument);
-  const Tensor zero = matmul(Tensor::empty(DType::kF32, {2, 0}), prepare(Tensor::empty(DType::kF32, {3, 0})), {.bias = Tensor::of({1, 2, 3}, {3})});
+  const Tensor zero =
+      matmul(Tensor::empty(DType::kF32, {2, 0}), prepare(Tensor::empty(DType::kF32, {3, 0})), {.bias = Tensor::of({1, 2, 3}, {3})});
   EXPECT_EQ(zero.as<float>()[4], 2.0f);
 }
 
@@ -149,7 +151,8 @@ TEST(Matmul, OneRowWithInfinity) {
     const Tensor y = matmul(x, prepare(q)), values = dequantize(q);
     for (std::int64_t n = 0; n < 70; ++n) {
       const float met = values.as<float>()[n * 256 + 9], got = y.as<float>()[n];
-      EXPECT_TRUE(met == 0.0f ? std::isnan(got) : std::isinf(got) && std::signbit(got) == std::signbit(met)) << scheme << " " << n << " " << got;
+      EXPECT_TRUE(met == 0.0f ? std::isnan(got) : std::isinf(got) && std::signbit(got) == std::signbit(met))
+          << scheme << " " << n << " " << got;
     }
   }
 }

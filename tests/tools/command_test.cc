@@ -291,7 +291,8 @@ TEST_F(DecoderCommandTest, SearchWritesItsReportAsOnePage) {
 
 TEST_F(DecoderCommandTest, DeviceOfQuantizeIsOfStepsThatFitWeights) {
   const auto quantize = [&](const char* method, const char* device) {
-    return narrow({"quantize", path("decoder"), path("not"), "int4:row", "--method", method, "--tokens", path("tokens.safetensors"), "--device", device});
+    return narrow({"quantize", path("decoder"), path("not"), "int4:row", "--method", method, "--tokens", path("tokens.safetensors"),
+                   "--device", device});
   };
   expect_failure(quantize("awq", "cuda"), 2, "--device is where gptq, clip and refine compute");
   expect_failure(quantize("correct+gptq", "cuda"), 5, "the method correct+gptq runs on the CPU");

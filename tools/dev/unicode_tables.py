@@ -54,7 +54,7 @@ def main():
         if len(parts) == 2 and unicodedata.normalize("NFC", chr(parts[0]) + chr(parts[1])) == character:
             pairs.append((parts[0], parts[1], code))
     pairs.sort()
-    head = f"// Made by tools/dev/unicode_tables.py from Unicode {unicodedata.unidata_version}; do not edit.\n\n"
+    head = f"// Made by tools/dev/unicode_tables.py from Unicode {unicodedata.unidata_version}; do not edit.\n// clang-format off\n\n"
     text = head + "/// Code points of general category L (letters) and N (numbers): first and last of each run.\n"
     text += table("kLetters", "CodeRange", letters) + "\n" + table("kNumbers", "CodeRange", numbers) + "\n"
     text += "/// Canonical combining classes other than 0.\n" + table("kCombining", "CombiningClass", classes)

@@ -66,15 +66,19 @@ void bench_models(Context& context, ModelBenchCommand& options) {
       throw_if_interrupted();
       bandwidth = r.read_bandwidth;
       results.push_back(result_object(scheme, r));
-      table.add({scheme, fmt::format("{}", r.batch), fmt::format("{:.0f}", r.prompt_tokens_per_second), fmt::format("{:.1f}", r.tokens_per_second),
-                 fmt::format("{:.3f}", 1e3 * r.step_seconds), report::bytes_text(r.weight_bytes), report::bytes_text(r.memory_bytes),
-                 fmt::format("{:.1f} %", 100.0 * r.share)});
+      table.add({scheme, fmt::format("{}", r.batch), fmt::format("{:.0f}", r.prompt_tokens_per_second),
+                 fmt::format("{:.1f}", r.tokens_per_second), fmt::format("{:.3f}", 1e3 * r.step_seconds),
+                 report::bytes_text(r.weight_bytes), report::bytes_text(r.memory_bytes), fmt::format("{:.1f} %", 100.0 * r.share)});
     });
   }
-  context.answer(Json{{"model", options.model}, {"device", options.device}, {"kv_cache", options.cache}, {"read_bandwidth", bandwidth}, {"results", results}});
+  context.answer(Json{{"model", options.model},
+                      {"device", options.device},
+                      {"kv_cache", options.cache},
+                      {"read_bandwidth", bandwidth},
+                      {"results", results}});
   context.print(table.render(context.out));
-  context.print(fmt::format("\nPrompts of {} tokens, {} made; a plain reader gets {:.2f} TB/s from memory here.\n", options.how.prompt, options.how.tokens,
-                            1e-12 * bandwidth));
+  context.print(fmt::format("\nPrompts of {} tokens, {} made; a plain reader gets {:.2f} TB/s from memory here.\n", options.how.prompt,
+                            options.how.tokens, 1e-12 * bandwidth));
 }
 
 }  // namespace narrow::command

@@ -57,7 +57,8 @@ void add_convert(CLI::App& app, Context& context) {
                                   "Each weight keeps its codes where the target has a place for them; where it has not, the weight\n"
                                   "is quantized again and its error is told. OUT appears when it is complete and read back.\n");
   command
-      ->add_option("IN", options->input, "A checkpoint of narrow, compressed-tensors, GPTQ, AWQ, ModelOpt, bitsandbytes, with fp8 blocks, or a GGUF file; for\n"
+      ->add_option("IN", options->input,
+                   "A checkpoint of narrow, compressed-tensors, GPTQ, AWQ, ModelOpt, bitsandbytes, with fp8 blocks, or a GGUF file; for\n"
                    "gguf also a plain one")
       ->type_name("")
       ->required();

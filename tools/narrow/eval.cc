@@ -82,13 +82,12 @@ void run_eval(Context& context, const EvalOptions& options) {
 
 void add_eval(CLI::App& app, Context& context) {
   auto options = std::make_shared<EvalOptions>();
-  CLI::App* command =
-      add_command(app, "eval", "Perplexity of a model, and its KL divergence from a base model",
-                  "  narrow eval small/ --tokens docs_tokens.safetensors --base model/\n"
-                  "  narrow eval model/ --text book.txt\n"
-                  "  narrow eval model/ --tokens docs_tokens.safetensors --scheme int8:row --activations int8:row:dynamic\n"
-                  "  narrow eval model/ --tokens docs_tokens.safetensors --device cuda\n\n"
-                  "Each window is read on its own; its tokens 1 .. length-1 are scored.\n");
+  CLI::App* command = add_command(app, "eval", "Perplexity of a model, and its KL divergence from a base model",
+                                  "  narrow eval small/ --tokens docs_tokens.safetensors --base model/\n"
+                                  "  narrow eval model/ --text book.txt\n"
+                                  "  narrow eval model/ --tokens docs_tokens.safetensors --scheme int8:row --activations int8:row:dynamic\n"
+                                  "  narrow eval model/ --tokens docs_tokens.safetensors --device cuda\n\n"
+                                  "Each window is read on its own; its tokens 1 .. length-1 are scored.\n");
   command->add_option("MODEL", options->model, "A Hugging Face directory, plain or quantized by narrow")->type_name("")->required();
   command->add_option("--base", options->base, "The model to compare with, as it is")->option_text("MODEL");
   add_token_options(*command, options->tokens, "eval");

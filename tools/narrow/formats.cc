@@ -32,14 +32,10 @@ bool is_even_grid(const Format& format) {
 
 std::string kind_text(const Format& format) {
   switch (format.kind) {
-    case FormatKind::kFloat:
-      return is_even_grid(format) ? "sign and magnitude" : "float";
-    case FormatKind::kInteger:
-      return format.is_signed ? "integer" : "unsigned integer";
-    case FormatKind::kCodebook:
-      return "codebook";
-    case FormatKind::kExponent:
-      return "power of two";
+    case FormatKind::kFloat: return is_even_grid(format) ? "sign and magnitude" : "float";
+    case FormatKind::kInteger: return format.is_signed ? "integer" : "unsigned integer";
+    case FormatKind::kCodebook: return "codebook";
+    case FormatKind::kExponent: return "power of two";
   }
   return "";
 }
@@ -223,16 +219,13 @@ std::string value_lines(const report::Style& style, const Format& format) {
 std::string equation_text(const Format& format) {
   const int bias = format.bias, m = format.mantissa_bits;
   switch (format.kind) {
-    case FormatKind::kCodebook:
-      return "value = table[code]";
-    case FormatKind::kExponent:
-      return "value = 2^(code - 127); scales only";
+    case FormatKind::kCodebook: return "value = table[code]";
+    case FormatKind::kExponent: return "value = 2^(code - 127); scales only";
     case FormatKind::kInteger:
       return format.fraction_bits > 0 ? fmt::format("value = code * 2^-{}, two's complement", format.fraction_bits)
              : format.is_signed       ? fmt::format("value = code, two's complement; -{} is never used", 1 << m)
                                       : "value = code; the codes of asymmetric schemes";
-    case FormatKind::kFloat:
-      break;
+    case FormatKind::kFloat: break;
   }
   if (is_even_grid(format)) return fmt::format("value = (-1)^s * k * 2^-{}, k = the {} bits after the sign", m, m + 1);
   if (m == 0) return fmt::format("value = (-1)^s * 2^(e-{}),  e = 0: zero", bias);

@@ -69,7 +69,8 @@ std::optional<std::string> gguf_type(const std::string& form) {
   return form.starts_with("gguf:") ? std::optional(form.substr(kGguf.size() + 1)) : std::nullopt;
 }
 
-void print_gguf_report(Context& context, const std::string& input, const std::string& output, const std::string& form, const GgufReport& report) {
+void print_gguf_report(Context& context, const std::string& input, const std::string& output, const std::string& form,
+                       const GgufReport& report) {
   report::Json tensors = report::Json::array();
   report::Table table({{"tensors", report::Align::kLeft, true}, {"type"}, {"codes", report::Align::kRight}});
   for (const GgufTensorReport& tensor : report.tensors) {
@@ -78,16 +79,11 @@ void print_gguf_report(Context& context, const std::string& input, const std::st
     tensors.push_back(std::move(object));
     table.add({tensor.name, tensor.type, tensor.is_exact ? std::string("code-exact") : report::decibel_text(tensor.error.sqnr_db)});
   }
-  context.answer({{"input", input},
-                  {"output", output},
-                  {"form", form},
-                  {"bytes", report.bytes},
-                  {"seconds", report.seconds},
-                  {"tensors", tensors}});
+  context.answer(
+      {{"input", input}, {"output", output}, {"form", form}, {"bytes", report.bytes}, {"seconds", report.seconds}, {"tensors", tensors}});
   context.print(table.render(context.out) + "\n");
-  context.print(fmt::format("{}  {} tensors, {}, written and read back in {}\n",
-                            report::painted(context.out, report::Paint::kGood, output), report.tensors.size(),
-                            report::bytes_text(report.bytes), report::duration_text(report.seconds)));
+  context.print(fmt::format("{}  {} tensors, {}, written and read back in {}\n", report::painted(context.out, report::Paint::kGood, output),
+                            report.tensors.size(), report::bytes_text(report.bytes), report::duration_text(report.seconds)));
 }
 
 }  // namespace narrow::command

@@ -16,6 +16,7 @@ void print_interop_report(Context& context, const std::string& input, const std:
 
 /// gguf or gguf:TYPE: TYPE, empty where none is named; nothing for another form.
 std::optional<std::string> gguf_type(const std::string& form);
-void print_gguf_report(Context& context, const std::string& input, const std::string& output, const std::string& form, const GgufReport& report);
+void print_gguf_report(Context& context, const std::string& input, const std::string& output, const std::string& form,
+                       const GgufReport& report);
 
 }  // namespace narrow::command

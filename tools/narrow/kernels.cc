@@ -109,8 +109,14 @@ KernelTable table_of(std::string op, const Kernels& kernels, Choose choose) {
 
 std::vector<KernelTable> kernel_tables() {
   return {
-      table_of("quantize", quantize_kernels(), [](const Scheme& scheme, DType x) { return std::vector<Choice>{{"quantize", chosen_quantize(scheme, x).name}}; }),
-      table_of("dequantize", dequantize_kernels(), [](const Scheme& scheme, DType y) { return std::vector<Choice>{{"dequantize", chosen_dequantize(scheme, y).name}}; }),
+      table_of("quantize", quantize_kernels(),
+               [](const Scheme& scheme, DType x) {
+                 return std::vector<Choice>{{"quantize", chosen_quantize(scheme, x).name}};
+               }),
+      table_of("dequantize", dequantize_kernels(),
+               [](const Scheme& scheme, DType y) {
+                 return std::vector<Choice>{{"dequantize", chosen_dequantize(scheme, y).name}};
+               }),
       table_of("matmul", matmul_kernels(), chosen_matmul),
       table_of("fused", fused_kernels(), chosen_fused),
       table_of("binary", binary_kernels(), chosen_binary),
@@ -192,7 +198,8 @@ void explain_product(Context& context, const std::vector<std::string>& words) {
   Json rows = Json::array();
   report::Table text({{"kernel"}, {"instruction set"}, {"accepts"}, {"why"}});
   const auto add = [&](const MatmulChoice& choice) {
-    rows.push_back({{"name", choice.name}, {"isa", choice.isa}, {"accepted", choice.accepted}, {"chosen", choice.chosen}, {"reason", choice.reason}});
+    rows.push_back(
+        {{"name", choice.name}, {"isa", choice.isa}, {"accepted", choice.accepted}, {"chosen", choice.chosen}, {"reason", choice.reason}});
     text.add({{choice.name, choice.chosen ? Paint::kAccent : Paint::kPlain}, choice.isa, choice.accepted ? "yes" : "no", choice.reason});
   };
   for (const MatmulChoice& choice : explain_matmul(sizes[0], sizes[1], sizes[2], scheme)) add(choice);
@@ -213,8 +220,8 @@ void tune_product(Context& context, const std::vector<std::string>& words) {
   const Scheme scheme = Scheme::parse(words[3]);
   if (cuda::explain_fp8_matmul(sizes[0], sizes[1], sizes[2], scheme).empty() &&
       cuda::explain_int8_matmul(sizes[0], sizes[1], sizes[2], scheme).empty())
-    throw Unsupported(fmt::format("kernels: --tune takes weights in fp8_e4m3 and int8 whose products this build has, not {}",
-                                  scheme.to_string()));
+    throw Unsupported(
+        fmt::format("kernels: --tune takes weights in fp8_e4m3 and int8 whose products this build has, not {}", scheme.to_string()));
   const TunedMachine here = cuda::tuned_machine();
   TunedKernels file{here, {}};
   if (!context.tuned.empty() && std::filesystem::exists(context.tuned)) file = read_tuned_kernels(context.tuned);
@@ -235,7 +242,8 @@ void tune_product(Context& context, const std::vector<std::string>& words) {
     file.add(timed.front());
     write_tuned_kernels(context.tuned, file);
   }
-  context.answer(Json{{"m", sizes[0]}, {"n", sizes[1]}, {"k", sizes[2]}, {"scheme", scheme.to_string()}, {"gpu", here.gpu}, {"rows", rows}});
+  context.answer(
+      Json{{"m", sizes[0]}, {"n", sizes[1]}, {"k", sizes[2]}, {"scheme", scheme.to_string()}, {"gpu", here.gpu}, {"rows", rows}});
   context.print(text.render(context.out));
 }
 
@@ -248,10 +256,13 @@ void add_kernels(CLI::App& app, Context& context) {
   command->add_option("SCHEME", *scheme, "Show which kernel this scheme gets")->type_name("");
   auto product = std::make_shared<std::vector<std::string>>();
   command->add_option("--explain", *product, "Show which row multiplies x [M, K] by a weight [N, K] of this scheme, and why")
-      ->expected(4)->type_name("M N K SCHEME");
+      ->expected(4)
+      ->type_name("M N K SCHEME");
   auto tuned = std::make_shared<std::vector<std::string>>();
   command->add_option("--tune", *tuned, "Time the GPU's rows for such a product; --tuned FILE keeps the fastest for later products")
-      ->expected(4)->type_name("M N K SCHEME")->excludes("--explain");
+      ->expected(4)
+      ->type_name("M N K SCHEME")
+      ->excludes("--explain");
   command->callback([&context, scheme, product, tuned] {
     context.run = [&context, scheme, product, tuned] {
       if (!product->empty()) return explain_product(context, *product);

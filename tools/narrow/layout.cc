@@ -23,7 +23,8 @@ void draw(Context& context, const Request& request) {
   const Layout layout = parse_layout(name);
   const std::int64_t rows = request.rows, cols = request.cols;
   if (rows < 1 || rows > kMostRows || cols < 1 || cols > kMostCols)
-    throw InvalidArgument(fmt::format("layout: a picture of {} x {} is not drawn; take 1 to {} rows and 1 to {} columns", rows, cols, kMostRows, kMostCols));
+    throw InvalidArgument(
+        fmt::format("layout: a picture of {} x {} is not drawn; take 1 to {} rows and 1 to {} columns", rows, cols, kMostRows, kMostCols));
   const std::int64_t size = layout_size(layout, rows, cols);
   const int width = static_cast<int>(fmt::formatted_size("{}", size - 1)) + 1;
   std::string text = fmt::format("{}: {} x {} elements in {} places; the address of every element\n", name_of(layout), rows, cols, size);
@@ -46,8 +47,8 @@ void draw(Context& context, const Request& request) {
 
 void add_layout(CLI::App& app, Context& context) {
   auto request = std::make_shared<Request>();
-  CLI::App* command = add_command(app, "layout", "Draw a memory layout: a small matrix, with the address of every element",
-                                  "  narrow layout COL32 4 64\n");
+  CLI::App* command =
+      add_command(app, "layout", "Draw a memory layout: a small matrix, with the address of every element", "  narrow layout COL32 4 64\n");
   command->add_option("NAME", request->layout, "ROW, COL, COL32, COL4_4R2_8C or COL32_2R_4R4")->required()->type_name("");
   command->add_option("ROWS", request->rows, "Rows of the matrix")->required()->type_name("");
   command->add_option("COLS", request->cols, "Columns of the matrix")->required()->type_name("");

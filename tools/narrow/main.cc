@@ -30,9 +30,8 @@ CLI::App* add_command(CLI::App& app, const char* name, const char* sentence, con
   command->fallthrough();
   command->group("Commands");
   command->set_help_flag("-h,--help", "Print this help");
-  command->footer(
-      fmt::format("Example:\n{}\nOptions of every command (narrow --help): --threads, --cpu, --tuned, --json, --quiet, --no-color",
-                  example));
+  command->footer(fmt::format(
+      "Example:\n{}\nOptions of every command (narrow --help): --threads, --cpu, --tuned, --json, --quiet, --no-color", example));
   return command;
 }
 

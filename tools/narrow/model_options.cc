@@ -36,7 +36,8 @@ Device parse_device(const std::string& text) {
   int index = 0;
   if (text.starts_with("cuda:")) {
     const char *begin = text.data() + 5, *end = text.data() + text.size();
-    if (const auto [stop, error] = std::from_chars(begin, end, index); error == std::errc{} && stop == end && index >= 0) return Device::cuda(index);
+    if (const auto [stop, error] = std::from_chars(begin, end, index); error == std::errc{} && stop == end && index >= 0)
+      return Device::cuda(index);
   }
   throw InvalidArgument(fmt::format("--device is '{}'; it must be cpu, cuda or cuda:N", text));
 }
@@ -66,9 +67,7 @@ void add_token_options(CLI::App& command, TokenOptions& options, const char* ten
   command.add_option("--length", options.length, "Tokens of a window of --text (default 512)")
       ->option_text("N")
       ->check(number_from(2, 1 << 24));
-  command.add_option("--windows", options.windows, "Read the first N windows alone")
-      ->option_text("N")
-      ->check(number_from(1, 1 << 30));
+  command.add_option("--windows", options.windows, "Read the first N windows alone")->option_text("N")->check(number_from(1, 1 << 30));
 }
 
 std::string read_text_file(const std::string& path) {

@@ -49,9 +49,9 @@ Method make_method(const CLI::App& command, const QuantizeCommandOptions& option
   const bool has_text = !options.tokens.tokens.empty() || !options.tokens.text.empty();
   const bool has_statistics = !options.recipe.activations.statistics.empty();
   if (method.needs_calibration() && !has_text && !has_statistics)
-    throw InvalidArgument(fmt::format("--method {} needs a text to calibrate with: {}", options.method,
-                                      method.correct || method.tune ? "--tokens FILE or --text FILE"
-                                                                    : "--tokens FILE, --text FILE or --stats FILE"));
+    throw InvalidArgument(
+        fmt::format("--method {} needs a text to calibrate with: {}", options.method,
+                    method.correct || method.tune ? "--tokens FILE or --text FILE" : "--tokens FILE, --text FILE or --stats FILE"));
   if (method.is_rounding() && has_text)
     throw InvalidArgument("--tokens and --text are what a method is calibrated with; add --method gptq or another");
   if (!method.chooses_codes() && !options.journal.empty())
@@ -63,7 +63,8 @@ Method make_method(const CLI::App& command, const QuantizeCommandOptions& option
     throw InvalidArgument("--spill keeps what layers see of a text; give a method such as gptq, and --tokens or --text");
   if (!parse_device(options.device).is_cpu() && !(method.gptq || method.clip || method.refine))
     throw InvalidArgument(fmt::format("--device is where gptq, clip and refine compute; --method {} runs on the CPU", options.method));
-  if (!method.tune && command.count("--passes") > 0) throw InvalidArgument(fmt::format("--passes is of tune; --method is {}", options.method));
+  if (!method.tune && command.count("--passes") > 0)
+    throw InvalidArgument(fmt::format("--passes is of tune; --method is {}", options.method));
   return method;
 }
 
@@ -137,13 +138,18 @@ Json result_object(const QuantizeCommandOptions& options, const Recipe& recipe, 
 /// What the method did to every module: the output's relative squared error over the calibration text.
 void print_modules(Context& context, const QuantizeCommandOptions& options, const MethodReport& report) {
   if (report.modules.empty()) return;
-  report::Table table({{"module", Align::kLeft, true}, {"loss of rounding", Align::kRight}, {options.method, Align::kRight}, {"ratio", Align::kRight}, {""}});
+  report::Table table({{"module", Align::kLeft, true},
+                       {"loss of rounding", Align::kRight},
+                       {options.method, Align::kRight},
+                       {"ratio", Align::kRight},
+                       {""}});
   for (const FittedModule& module : report.modules)
     table.add({module.module, report::value_text(module.loss_before), report::value_text(module.loss_after),
                module.loss_before > 0.0 ? fmt::format("{:.3f}", module.loss_after / module.loss_before) : "",
                module.fallback.empty() ? "" : "rounded: " + module.fallback});
   context.print(table.render(context.out) + "\n");
-  context.print(fmt::format("{} modules by {} in {}, {} rounded instead\n\n", report.modules.size(), options.method, report::duration_text(report.fit_seconds), report.fallbacks));
+  context.print(fmt::format("{} modules by {} in {}, {} rounded instead\n\n", report.modules.size(), options.method,
+                            report::duration_text(report.fit_seconds), report.fallbacks));
   if (!report.factored_by.empty()) context.print(fmt::format("on {}, Hessians factored by {}\n\n", options.device, report.factored_by));
   if (report.tuned)
     context.print(fmt::format("tune: divergence {} -> {} nats, from pass {}\n\n", report::value_text(report.tuned->divergence_before),
@@ -207,10 +213,12 @@ TokenWindows calibration_windows(const QuantizeCommandOptions& options) {
 /// What a cluster does not take is said before anything starts.
 void run_on_cluster(const Context& context, const QuantizeCommandOptions& options, const Recipe& recipe, const Method& method) {
   check_cluster_address(options.cluster.address);
-  if (!options.form.empty()) throw InvalidArgument("--export is of one process; quantize on the cluster first, then narrow convert the result");
+  if (!options.form.empty())
+    throw InvalidArgument("--export is of one process; quantize on the cluster first, then narrow convert the result");
   if (!options.spill.empty()) throw InvalidArgument("--spill is of one process; on a cluster each worker holds its share of the text");
   if (!parse_device(options.device).is_cpu()) throw InvalidArgument("--device is of one process; the workers of a cluster compute on CPUs");
-  if (!options.journal.empty()) throw InvalidArgument("--journal is of one process; on a cluster the workers keep one beside OUT while they run");
+  if (!options.journal.empty())
+    throw InvalidArgument("--journal is of one process; on a cluster the workers keep one beside OUT while they run");
   const TokenWindows windows = calibration_windows(options);
   if (method.needs_calibration() && windows.empty())
     throw InvalidArgument(fmt::format("--method {} on a cluster reads a text: --tokens FILE or --text FILE", options.method));
@@ -224,7 +232,8 @@ void run_quantize(Context& context, const CLI::App& command, const QuantizeComma
     throw InvalidArgument("--compat is the rule of another runtime's tools; add --export ct, gptq or awq");
   if (!options.cluster.address.empty()) return run_on_cluster(context, options, recipe, method);
   if (!options.form.empty()) {
-    if (!method.is_rounding()) throw InvalidArgument("--export writes rounded weights; quantize by the method first, then narrow convert the result");
+    if (!method.is_rounding())
+      throw InvalidArgument("--export writes rounded weights; quantize by the method first, then narrow convert the result");
     return run_export(context, options, recipe);
   }
   const std::filesystem::path output = options.output;
@@ -257,16 +266,24 @@ void run_quantize(Context& context, const CLI::App& command, const QuantizeComma
     };
     const auto fitted = [&](const FittedModule& module, std::size_t done, std::size_t modules) {
       throw_if_interrupted();
-      fitting.update(module.module, fmt::format("loss {} -> {}", report::value_text(module.loss_before), report::value_text(module.loss_after)), done, modules);
+      fitting.update(module.module,
+                     fmt::format("loss {} -> {}", report::value_text(module.loss_before), report::value_text(module.loss_after)), done,
+                     modules);
     };
-    report = quantize_checkpoint(options.input, output, recipe, method, calibration, {options.journal, fitted, [&](const TensorProgress& tensor) {
-      throw_if_interrupted();
-      if (!progress) progress.emplace(stderr, context.progress_mode(), context.err, "quantize", static_cast<std::int64_t>(2 * fates.size()));
-      const bool verified = tensor.stage == Stage::kVerified;
-      std::string detail = verified ? "verified" : fates[tensor.name];
-      if (verified && tensor.quantized) detail += fmt::format("  {}", report::decibel_text(tensor.error.sqnr_db));
-      progress->update(tensor.name, detail, tensor.bytes_done, tensor.bytes_total);
-    }, tuned, options.spill, parse_device(options.device)});
+    report = quantize_checkpoint(options.input, output, recipe, method, calibration,
+                                 {options.journal, fitted,
+                                  [&](const TensorProgress& tensor) {
+                                    throw_if_interrupted();
+                                    if (!progress)
+                                      progress.emplace(stderr, context.progress_mode(), context.err, "quantize",
+                                                       static_cast<std::int64_t>(2 * fates.size()));
+                                    const bool verified = tensor.stage == Stage::kVerified;
+                                    std::string detail = verified ? "verified" : fates[tensor.name];
+                                    if (verified && tensor.quantized)
+                                      detail += fmt::format("  {}", report::decibel_text(tensor.error.sqnr_db));
+                                    progress->update(tensor.name, detail, tensor.bytes_done, tensor.bytes_total);
+                                  },
+                                  tuned, options.spill, parse_device(options.device)});
   }
   context.answer(result_object(options, recipe, report));
   print_modules(context, options, report);
@@ -277,15 +294,16 @@ void run_quantize(Context& context, const CLI::App& command, const QuantizeComma
 
 void add_quantize(CLI::App& app, Context& context) {
   auto options = std::make_shared<QuantizeCommandOptions>();
-  CLI::App* command = add_command(app, "quantize", "Quantize a checkpoint: the weights of Linear layers become SCHEME",
-                                  "  narrow quantize model/ small/ int8:row\n"
-                                  "  narrow quantize model/ small/ int4:block128 --ignore lm_head --rule 're:.*down_proj=int8:row'\n"
-                                  "  narrow quantize model/ small/ --recipe recipe.yaml\n"
-                                  "  narrow quantize model/ small/ int4:block128 --method gptq+clip --tokens docs_tokens.safetensors\n"
-                                  "  narrow quantize model/ small/ int4:block128 --method gptq --tokens docs_tokens.safetensors --device cuda\n"
-                                  "  narrow quantize model/ small/ int4:block128 --cluster local:4\n\n"
-                                  "lm_head, embeddings, norms and biases stay as they are. The result is written beside OUT and\n"
-                                  "takes its name when it is complete and verified; an error or Ctrl-C leaves nothing behind.\n");
+  CLI::App* command =
+      add_command(app, "quantize", "Quantize a checkpoint: the weights of Linear layers become SCHEME",
+                  "  narrow quantize model/ small/ int8:row\n"
+                  "  narrow quantize model/ small/ int4:block128 --ignore lm_head --rule 're:.*down_proj=int8:row'\n"
+                  "  narrow quantize model/ small/ --recipe recipe.yaml\n"
+                  "  narrow quantize model/ small/ int4:block128 --method gptq+clip --tokens docs_tokens.safetensors\n"
+                  "  narrow quantize model/ small/ int4:block128 --method gptq --tokens docs_tokens.safetensors --device cuda\n"
+                  "  narrow quantize model/ small/ int4:block128 --cluster local:4\n\n"
+                  "lm_head, embeddings, norms and biases stay as they are. The result is written beside OUT and\n"
+                  "takes its name when it is complete and verified; an error or Ctrl-C leaves nothing behind.\n");
   command->add_option("IN", options->input, "A safetensors file or a directory")->type_name("")->required();
   command->add_option("OUT", options->output, "The directory to write; it must not exist, or be empty")->type_name("")->required();
   add_recipe_options(*command, context, options->recipe);
@@ -294,11 +312,20 @@ void add_quantize(CLI::App& app, Context& context) {
       ->type_name("FORM");
   command->add_flag("--compat", options->compat,
                     "With --export: scales and codes by the rule of that runtime's own tools, not by narrow's");
-  command->add_option("--method", options->method, "How weights become codes: rtn (default), or steps joined by +:\nrotate, smoothquant, awq, correct, gptq, clip, refine, tune")->option_text("METHOD");
-  command->add_option("--device", options->device, "Where gptq, clip and refine read the text and fit weights: cpu (default), cuda, cuda:1, ..")->option_text("DEVICE");
+  command
+      ->add_option(
+          "--method", options->method,
+          "How weights become codes: rtn (default), or steps joined by +:\nrotate, smoothquant, awq, correct, gptq, clip, refine, tune")
+      ->option_text("METHOD");
+  command
+      ->add_option("--device", options->device,
+                   "Where gptq, clip and refine read the text and fit weights: cpu (default), cuda, cuda:1, ..")
+      ->option_text("DEVICE");
   command->add_flag("--act-order", options->act_order, "GPTQ: columns with the largest inputs first");
-  command->add_option("--damping", options->damping, "Share of the Hessian's mean diagonal added to it (default 0.01)")->option_text("SHARE");
-  command->add_option("--spill", options->spill, "Keep the layers' inputs for the whole text in files here, not in memory")->option_text("DIR");
+  command->add_option("--damping", options->damping, "Share of the Hessian's mean diagonal added to it (default 0.01)")
+      ->option_text("SHARE");
+  command->add_option("--spill", options->spill, "Keep the layers' inputs for the whole text in files here, not in memory")
+      ->option_text("DIR");
   command->add_option("--passes", options->passes, "Tune: how often it reads the text (default 3)")
       ->option_text("N")
       ->check(number_from(1, 1000));

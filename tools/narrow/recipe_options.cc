@@ -17,14 +17,16 @@ Rounding parse_rounding(const std::string& name) {
 }  // namespace
 
 void add_recipe_options(CLI::App& command, const Context& context, RecipeOptions& options) {
-  command.add_option("SCHEME", options.scheme, "What weights become: int8:row, int4:block128, nvfp4, .., or a preset: W8A8, FP8_DYNAMIC, ..")
+  command
+      .add_option("SCHEME", options.scheme, "What weights become: int8:row, int4:block128, nvfp4, .., or a preset: W8A8, FP8_DYNAMIC, ..")
       ->type_name("")
       ->required(!context.has_argument("--recipe"));
   command.add_option("--targets", options.targets, "Quantize these, not all Linear weights: names, or re:REGEX")
       ->option_text("PATTERN ...");
   command.add_option("--ignore", options.ignore, "Leave these alone (default: lm_head), targets or not")->option_text("PATTERN ...");
   command.add_option("--rule", options.rules, "Another scheme for some: 're:.*down_proj=int8:row'")->option_text("PATTERN=SCHEME ...");
-  command.add_option("--recipe", options.recipe_file, "A YAML file with scheme, activations, targets, ignore, rules; flags win")->option_text("FILE");
+  command.add_option("--recipe", options.recipe_file, "A YAML file with scheme, activations, targets, ignore, rules; flags win")
+      ->option_text("FILE");
   add_activation_options(command, options.activations);
   command.add_option("--rounding", options.rounding, "nearest_even (default), toward_zero or stochastic")->option_text("HOW");
   command

@@ -49,7 +49,8 @@ void add_verify(CLI::App& app, Context& context) {
   auto path = std::make_shared<std::string>(), form = std::make_shared<std::string>();
   CLI::App* command = add_command(app, "verify", "Check a checkpoint: its structure and every hash", "  narrow verify small/\n");
   command->add_option("PATH", *path, "A checkpoint, plain or quantized")->type_name("")->required();
-  command->add_option("--as", *form, "Read every weight in this form too: narrow, ct, gptq, awq, fp8-block, modelopt, bnb, gguf")->type_name("FORM");
+  command->add_option("--as", *form, "Read every weight in this form too: narrow, ct, gptq, awq, fp8-block, modelopt, bnb, gguf")
+      ->type_name("FORM");
   command->callback([&context, path, form] { context.run = [&context, path, form] { run_verify(context, *path, *form); }; });
 }
 

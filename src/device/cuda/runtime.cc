@@ -32,7 +32,8 @@ void require_device(int index) {
     throw Unsupported(fmt::format("CUDA device {} was asked for, but CUDA answers {} ({}); use the CPU or install a driver", index,
                                   cudaGetErrorName(error), cudaGetErrorString(error)));
   }
-  if (index < 0 || index >= count) throw Unsupported(fmt::format("CUDA device {} was asked for, but there are {}; use a lower index or the CPU", index, count));
+  if (index < 0 || index >= count)
+    throw Unsupported(fmt::format("CUDA device {} was asked for, but there are {}; use a lower index or the CPU", index, count));
 }
 
 DeviceFacts device_facts(int index) {

@@ -90,7 +90,8 @@ struct QueryTile {
   std::int64_t first = 0, last = 0;               ///< keys of all rows; first is a multiple of kKeys
 };
 
-inline QueryTile query_tile(const AttentionProblem& problem, std::int64_t first_row, std::int64_t end_row, float* scores, std::int64_t stride) {
+inline QueryTile query_tile(const AttentionProblem& problem, std::int64_t first_row, std::int64_t end_row, float* scores,
+                            std::int64_t stride) {
   QueryTile tile;
   tile.rows = static_cast<int>(min_of<std::int64_t>(kTileRows, end_row - first_row));
   for (int r = 0; r < tile.rows; ++r) {
@@ -174,7 +175,8 @@ inline void attention_run(const AttentionProblem& problem, std::int64_t begin, s
     float factors[kTileRows];
     for (int r = 0; r < tile.rows; ++r) {
       factors[r] = softmax_row(tile.scores[r], tile.begin[r] - tile.first, tile.end[r] - tile.first, problem.scale);
-      for (std::int64_t j = (tile.end[r] - tile.first + kLanes - 1) / kLanes * kLanes; j < tile.last - tile.first; ++j) tile.scores[r][j] = 0.0f;
+      for (std::int64_t j = (tile.end[r] - tile.first + kLanes - 1) / kLanes * kLanes; j < tile.last - tile.first; ++j)
+        tile.scores[r][j] = 0.0f;
     }
     weigh_values(problem, tile);
     for (int r = 0; r < tile.rows; ++r)

@@ -16,7 +16,8 @@ using Counts = VU[kTileRows][kVectors];
 
 /// The number of differing bits for kTileRows rows and kVectors vectors of outputs.
 template <int kTileRows>
-[[gnu::always_inline]] inline void count_tile(const std::uint32_t* a, std::int64_t stride, const std::uint32_t* w, std::int64_t words, Counts<kTileRows>& sums) {
+[[gnu::always_inline]] inline void count_tile(const std::uint32_t* a, std::int64_t stride, const std::uint32_t* w, std::int64_t words,
+                                              Counts<kTileRows>& sums) {
   const auto step = [&](Counts<kTileRows>& into, std::int64_t word) {
     VU outputs[kVectors];
 #pragma GCC unroll 8
@@ -43,7 +44,8 @@ template <int kTileRows>
 }
 
 /// kLanes results of a row, of which the first `bytes` are written.
-[[gnu::always_inline]] inline void write_sums(const BinaryProblem& problem, VU counts, std::int64_t row, std::int64_t col, std::size_t bytes) {
+[[gnu::always_inline]] inline void write_sums(const BinaryProblem& problem, VU counts, std::int64_t row, std::int64_t col,
+                                              std::size_t bytes) {
   const VI sums = static_cast<std::int32_t>(problem.k) - 2 * (VI)counts;
   const std::int64_t index = row * problem.y_stride + col;
   if (problem.a_scales == nullptr) {
@@ -72,13 +74,15 @@ template <int kTileRows>
     }
     for (int i = 0; i < kTileRows; ++i)
       for (int v = 0; v < kVectors && v * kLanes < cols; ++v)
-        write_sums(problem, sums[i][v], row + i, col + v * kLanes, static_cast<std::size_t>(min_of<std::int64_t>(cols - v * kLanes, kLanes)) * 4);
+        write_sums(problem, sums[i][v], row + i, col + v * kLanes,
+                   static_cast<std::size_t>(min_of<std::int64_t>(cols - v * kLanes, kLanes)) * 4);
   }
 }
 
 bool binary_accepts(const BinaryProblem&) { return true; }
 
-void binary_run(const BinaryProblem& problem, std::int64_t row_begin, std::int64_t row_end, std::int64_t panel_begin, std::int64_t panel_end) {
+void binary_run(const BinaryProblem& problem, std::int64_t row_begin, std::int64_t row_end, std::int64_t panel_begin,
+                std::int64_t panel_end) {
   const std::int64_t block = max_of<std::int64_t>(kBlockBytes / (problem.words * kPanel * 4 + 1), 1);
   for (std::int64_t first = panel_begin; first < panel_end; first += block) {
     const std::int64_t last = min_of(first + block, panel_end);

@@ -67,7 +67,7 @@ inline void finish_part(float* y, VF value, int n) { store_part(y, value == valu
 /// Rows to fetch, a line at a time and evenly: a processor drops fetches that find no free miss buffer, so that most of a burst is lost.
 /// Part of a row comes while values are produced and part while they are encoded.
 struct FetchedRows {
-  const char* first;   ///< null where there is none
+  const char* first;  ///< null where there is none
   const char* second;
   std::int64_t producing_at, encoding_at;        ///< bytes of a row before each part
   std::int64_t producing_lines, encoding_lines;  ///< of a part, per 64 columns
@@ -99,8 +99,10 @@ inline V exchanged(V value, std::integer_sequence<int, kLane...>) {
 /// Lane 0 of lanes added by halves.
 template <int kDistance = kLanes / 2>
 inline float folded(VF value) {
-  if constexpr (kDistance == 0) return value[0];
-  else return folded<kDistance / 2>(value + exchanged<kDistance>(value, std::make_integer_sequence<int, kLanes>()));
+  if constexpr (kDistance == 0)
+    return value[0];
+  else
+    return folded<kDistance / 2>(value + exchanged<kDistance>(value, std::make_integer_sequence<int, kLanes>()));
 }
 
 /// total + the segments of format/row_sum.h in [begin, end), begin a multiple of 1024; join(sums, index, n) adds n summands to partial sums
@@ -110,7 +112,7 @@ inline float folded(VF value) {
 template <bool kPairs, typename Join>
 inline double row_sum_of(double total, std::int64_t begin, std::int64_t end, const char* fetched, const Join& join) {
   constexpr int kParts = 32 / kLanes;
-  const auto fold = [](VF (&sums)[kParts]) {
+  const auto fold = [](VF(&sums)[kParts]) {
     for (int half = kParts / 2; half > 0; half /= 2)
       for (int part = 0; part < half; ++part) sums[part] += sums[part + half];
     return static_cast<double>(folded(sums[0]));
@@ -306,8 +308,10 @@ struct Divisor {
 /// The largest lane, in every lane.
 template <int kDistance = kLanes / 2>
 inline VI largest_lane(VI value) {
-  if constexpr (kDistance == 0) return value;
-  else return largest_lane<kDistance / 2>(larger(value, exchanged<kDistance>(value, std::make_integer_sequence<int, kLanes>())));
+  if constexpr (kDistance == 0)
+    return value;
+  else
+    return largest_lane<kDistance / 2>(larger(value, exchanged<kDistance>(value, std::make_integer_sequence<int, kLanes>())));
 }
 
 /// Codes of columns [begin, end), whose values value(i, n) share a scale; the scale was made from the values, so that none is beyond the
@@ -325,8 +329,10 @@ template <typename Run, typename Value>
       quotient[v] = divide(value[v]);
     }
     const VBytes codes = run(value, quotient);
-    if (around_caches) stream(reinterpret_cast<float*>(to + i), (VF)codes);
-    else store(to + i, codes);
+    if (around_caches)
+      stream(reinterpret_cast<float*>(to + i), (VF)codes);
+    else
+      store(to + i, codes);
   }
   if (i == end) return;
   VF value[4], quotient[4];
@@ -424,9 +430,12 @@ template <typename Run, bool kTwice, typename Produce, typename Between>
     usual = !any_lane(BlockScales::make(amax, largest, scale, divide)) && usual;
     out.scales[i] = scale[0];
     if (!usual) continue;
-    if constexpr (kTwice) encode_block(out.codes, out.streams, fetched, run, divide, begin, end, produce);
-    else encode_block(out.codes, out.streams, fetched, run, divide, begin, end,
-                      [y](std::int64_t at, int n) __attribute__((always_inline)) { return load_part<VF>(y + at, n); });
+    if constexpr (kTwice)
+      encode_block(out.codes, out.streams, fetched, run, divide, begin, end, produce);
+    else
+      encode_block(
+          out.codes, out.streams, fetched, run, divide, begin,
+          end, [y](std::int64_t at, int n) __attribute__((always_inline)) { return load_part<VF>(y + at, n); });
   }
   return usual;
 }
@@ -451,8 +460,9 @@ template <typename Run, typename Produce, typename Between>
       out.scales[first + i] = scales.scale[i];
       if (!usual) continue;
       const Divisor divide{splat(scales.high[i]), splat(scales.low[i])};
-      encode_block(out.codes, out.streams, fetched, run, divide, (first + i) * block, end_of(first + i),
-                   [y](std::int64_t at, int n) __attribute__((always_inline)) { return load_part<VF>(y + at, n); });
+      encode_block(
+          out.codes, out.streams, fetched, run, divide, (first + i) * block,
+          end_of(first + i), [y](std::int64_t at, int n) __attribute__((always_inline)) { return load_part<VF>(y + at, n); });
     }
   }
   return usual;
@@ -467,9 +477,9 @@ template <typename Run, bool kTwice, typename Produce, typename Between>
                              : quantize_short_blocks<Run>(finish, out, fetched, y, produce, between);
   if (usual) return true;
   const bool stored = !(kTwice && is_long);
-  for_vectors(finish.cols, [=](std::int64_t i, int n) __attribute__((always_inline)) {
-    finish_part(y + i, stored ? load_part<VF>(y + i, n) : produce(i, n), n);
-  });
+  for_vectors(
+      finish.cols, [=](std::int64_t i, int n)
+                       __attribute__((always_inline)) { finish_part(y + i, stored ? load_part<VF>(y + i, n) : produce(i, n), n); });
   return false;
 }
 
@@ -491,8 +501,12 @@ inline std::int64_t quantize_norms(const FusedProblem& problem, std::int64_t beg
     const char* next_x = static_cast<const char*>(problem.x) + fetched_row * problem.x_stride * kBytes;
     const char* next_other = static_cast<const char*>(problem.other) + fetched_row * problem.other_stride * kBytes;
     // Of a row of fp32 a quarter is fetched while its sum is made. Residuals of fp32, four streams, are left to the hardware.
-    const FetchedRows fetched{adds && kType == 0 ? nullptr : next_x, adds && kType != 0 ? next_other : nullptr,
-                              kType == 0 ? cols : 0, kType == 0 ? 2 * cols : cols, 1, kBytes / 2};
+    const FetchedRows fetched{adds && kType == 0 ? nullptr : next_x,
+                              adds && kType != 0 ? next_other : nullptr,
+                              kType == 0 ? cols : 0,
+                              kType == 0 ? 2 * cols : cols,
+                              1,
+                              kBytes / 2};
     if (!found) value = first_value(problem, first_pass<kType>(problem, row, 0.0, 0, cols, kType == 0 ? fetched.first : nullptr));
     found = kRunsAhead && row + 1 < finish.end;
     double sum = 0.0;
@@ -550,9 +564,8 @@ inline std::int64_t quantize_typed(const FusedProblem& problem, std::int64_t beg
     case FusedOp::kRmsNorm:
     case FusedOp::kAddRmsNorm: return with_rms_norm<kType>(problem, rms_norms);
     case FusedOp::kSiluMul:
-      return values([=](std::int64_t row, std::int64_t i, int n) {
-        return silu_of(x.at(row * first + i, n)) * other.at(row * second + i, n);
-      });
+      return values(
+          [=](std::int64_t row, std::int64_t i, int n) { return silu_of(x.at(row * first + i, n)) * other.at(row * second + i, n); });
     case FusedOp::kGelu: return values([=](std::int64_t row, std::int64_t i, int n) { return gelu_of(x.at(row * first + i, n)); });
     case FusedOp::kGeluTanh: return values([=](std::int64_t row, std::int64_t i, int n) { return gelu_tanh_of(x.at(row * first + i, n)); });
   }

@@ -5,7 +5,7 @@
 //   decode_pair<kShift>(lane, zeros, values)    the codes at bits kShift and kShift + 16.
 
 constexpr int kLanes = 64;
-constexpr int kPart = 16;          // outputs per vector
+constexpr int kPart = 16;  // outputs per vector
 constexpr int kParts = kLanes / kPart;
 constexpr int kVectorBytes = kLanes * 4;
 
@@ -45,7 +45,10 @@ struct TableDecoder {
   [[gnu::always_inline]] F decode(I lane, F zero) const {
     const I index = shift_right<kShift>(lane);
     F value;
-    if constexpr (kBits == 5) value = look_up32(index, table); else value = look_up16(index, table);
+    if constexpr (kBits == 5)
+      value = look_up32(index, table);
+    else
+      value = look_up16(index, table);
     return kZero ? sub(value, zero) : value;
   }
 };
@@ -60,7 +63,8 @@ struct IntDecoder {
   template <int kShift>
   [[gnu::always_inline]] F in_place(I lane) const {
     constexpr std::uint32_t kMask = ((1u << kBits) - 1u) << kShift, kMagic = (127u + 23u - kShift) << 23;
-    return sub(as_float(and_or(lane, set_lanes(kMask), set_lanes(kMagic))), set(static_cast<float>((1 << (23 - kShift)) + (1 << (kBits - 1)))));
+    return sub(as_float(and_or(lane, set_lanes(kMask), set_lanes(kMagic))),
+               set(static_cast<float>((1 << (23 - kShift)) + (1 << (kBits - 1)))));
   }
   template <int kShift>
   [[gnu::always_inline]] void decode_pair(I lane, const F (&)[2], F (&values)[2]) const {
@@ -79,7 +83,8 @@ struct FloatDecoder {
   static constexpr bool kZero = false, kPairs = false;
   I mask, right;
   F factor;
-  explicit FloatDecoder(const cpu::FloatTask& task) : mask(set_lanes(task.mask)), right(set_lanes(task.right_shift)), factor(set(task.factor)) {}
+  explicit FloatDecoder(const cpu::FloatTask& task)
+      : mask(set_lanes(task.mask)), right(set_lanes(task.right_shift)), factor(set(task.factor)) {}
   template <int kShift>
   [[gnu::always_inline]] F decode(I lane, F) const {
     const I top = shift_left<32 - kBits - kShift>(lane);
@@ -105,7 +110,9 @@ struct Fp32Decoder {
   static constexpr bool kZero = false, kPairs = false;
   explicit Fp32Decoder(const cpu::FloatTask&) {}
   template <int kShift>
-  [[gnu::always_inline]] F decode(I lane, F) const { return as_float(lane); }
+  [[gnu::always_inline]] F decode(I lane, F) const {
+    return as_float(lane);
+  }
 };
 
 // ---- the codes of a group ----
@@ -119,7 +126,10 @@ struct SpareCodes {
   [[gnu::always_inline]] void take(I lane) {
     if constexpr (kBits == 3 || kBits == 5) {
       const I bit = shift_right<15 - v>(lane), mask = set_lanes(0x00010001u << v);
-      if constexpr (v == 0) first = bit_and(bit, mask); else first = and_or(bit, mask, first);
+      if constexpr (v == 0)
+        first = bit_and(bit, mask);
+      else
+        first = and_or(bit, mask, first);
     } else if constexpr (kBits == 6) {
       const I low = set_lanes(0x000F000Fu), high = set_lanes(0x00300030u);
       if constexpr (v % 3 == 0) first = bit_and(shift_right<12>(lane), low);
@@ -148,7 +158,8 @@ template <int kShift, typename Decoder>
 /// Calls meet(Constant<kk>, part, value) for kk = 0..31 of one group, in the order in which they lie, for kCount parts. `codes` points at
 /// the first part's lanes, zeros[part] at the zero points of the first and last 16 k. kAhead: of load_part.
 template <typename Decoder, int kCount, std::int64_t kAhead, typename Meet>
-[[gnu::always_inline]] inline void decode_group(const Decoder& decoder, const std::byte* codes, const F (&zeros)[kCount][2], const Meet& meet) {
+[[gnu::always_inline]] inline void decode_group(const Decoder& decoder, const std::byte* codes, const F (&zeros)[kCount][2],
+                                                const Meet& meet) {
   constexpr int kBits = Decoder::kBits;
   constexpr int kPer = (kBits < 8 ? 16 : 32) / kBits;
   [[maybe_unused]] SpareCodes<kBits> spare[kCount];

@@ -12,12 +12,12 @@ inline float half_to_float(std::uint32_t half) {
 /// Constants of an 8- or 16-bit float with nearest-even rounding and saturation.
 struct NarrowFloat {
   int mantissa_bits;
-  std::uint32_t rebias;        // (127 - bias) << mantissa_bits
-  std::uint32_t largest;       // fp32 bits of the largest value
-  std::uint32_t smallest;      // fp32 bits of the smallest normal
-  float magic;                 // its last place is the spacing of the subnormals
-  std::uint32_t nan;           // code
-  int sign_shift;              // of the sign, from fp32's
+  std::uint32_t rebias;    // (127 - bias) << mantissa_bits
+  std::uint32_t largest;   // fp32 bits of the largest value
+  std::uint32_t smallest;  // fp32 bits of the smallest normal
+  float magic;             // its last place is the spacing of the subnormals
+  std::uint32_t nan;       // code
+  int sign_shift;          // of the sign, from fp32's
 };
 constexpr NarrowFloat kHalfFloat{10, 112u << 10, 0x477FE000u, 0x38800000u, 0.5f, 0x7E00u, 16};
 constexpr NarrowFloat kBrainFloat{7, 0, 0x7F7F0000u, 0x00800000u, 0x1p-110f, 0x7FC0u, 16};
@@ -32,8 +32,8 @@ inline std::uint32_t encode_narrow(const NarrowFloat& format, float x) {
   const int shift = 23 - format.mantissa_bits;
   const std::uint32_t rounded = (finite + ((1u << (shift - 1)) - 1u) + ((finite >> shift) & 1u)) >> shift;
   const std::uint32_t normal = rounded - format.rebias;
-  const std::uint32_t subnormal = __builtin_bit_cast(std::uint32_t, __builtin_bit_cast(float, finite) + format.magic) -
-                                  __builtin_bit_cast(std::uint32_t, format.magic);
+  const std::uint32_t subnormal =
+      __builtin_bit_cast(std::uint32_t, __builtin_bit_cast(float, finite) + format.magic) - __builtin_bit_cast(std::uint32_t, format.magic);
   const std::uint32_t code = finite < format.smallest ? subnormal : normal;
   return sign | (magnitude > 0x7F800000u ? format.nan : code);
 }
@@ -73,9 +73,15 @@ inline void finish_row(const MatmulEpilogue& epilogue, std::int64_t m, std::int6
     for (int i = 0; i < count; ++i) values[i] = values[i] + bias[i];
   }
   switch (epilogue.activation) {
-    case Activation::kRelu: for (int i = 0; i < count; ++i) values[i] = relu_value(values[i]); break;
-    case Activation::kGelu: for (int i = 0; i < count; ++i) values[i] = gelu_value(values[i]); break;
-    case Activation::kSilu: for (int i = 0; i < count; ++i) values[i] = silu_value(values[i]); break;
+    case Activation::kRelu:
+      for (int i = 0; i < count; ++i) values[i] = relu_value(values[i]);
+      break;
+    case Activation::kGelu:
+      for (int i = 0; i < count; ++i) values[i] = gelu_value(values[i]);
+      break;
+    case Activation::kSilu:
+      for (int i = 0; i < count; ++i) values[i] = silu_value(values[i]);
+      break;
     case Activation::kNone: break;
   }
   if (epilogue.residual != nullptr) add_residual(epilogue, m * epilogue.residual_stride + n, count, values);

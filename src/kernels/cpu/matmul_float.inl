@@ -4,7 +4,7 @@
 //   more rows:    256 k x 64 outputs are decoded once into the second-level cache, then 6 x 64 register tiles; bound by FMA.
 // Meaning: reference/matmul.cc, within the bound of docs/numerics.md.
 
-constexpr int kChunk = 256;        // k decoded at once: 256 x 64 fp32 = 64 KiB
+constexpr int kChunk = 256;  // k decoded at once: 256 x 64 fp32 = 64 KiB
 
 // ---- many rows ----
 
@@ -23,10 +23,12 @@ void decode_part(const cpu::FloatTask& task, const FloatPanel& panel, std::int64
       zeros[0][half] = load_zeros<Decoder>(task, panel.zero_points, panel.first_scale + block * kLanes);
     }
     float* rows = out + (group - begin) * 32 * kLanes;
-    decode_group<Decoder, 1, 0>(decoder, panel.codes + group * (Decoder::kBits * kVectorBytes), zeros, [&](auto constant, int, F value) __attribute__((always_inline)) {
-      constexpr int kk = decltype(constant)::value;
-      store(rows + kk * kLanes, mul(value, factors[kk / 16]));
-    });
+    decode_group<Decoder, 1, 0>(
+        decoder, panel.codes + group * (Decoder::kBits * kVectorBytes),
+        zeros, [&](auto constant, int, F value) __attribute__((always_inline)) {
+          constexpr int kk = decltype(constant)::value;
+          store(rows + kk * kLanes, mul(value, factors[kk / 16]));
+        });
   }
 }
 
@@ -70,8 +72,8 @@ template <typename Decoder>
 void float_run(const MatmulProblem& problem, const MatmulTile& part, const std::byte* packed, std::byte* scratch) {
   const auto& task = *reinterpret_cast<const cpu::FloatTask*>(packed);
   const std::int64_t index = part.n_begin / kLanes;
-  const FloatPanel panel{reinterpret_cast<const std::byte*>(problem.w.codes) + index * task.panel_bytes, problem.w.scales, problem.w.zero_points,
-                         index * task.scales.blocks * kLanes};
+  const FloatPanel panel{reinterpret_cast<const std::byte*>(problem.w.codes) + index * task.panel_bytes, problem.w.scales,
+                         problem.w.zero_points, index * task.scales.blocks * kLanes};
   const auto* x = reinterpret_cast<const float*>(packed + task.x_offset);
   const auto* x_scales = reinterpret_cast<const float*>(packed + task.x_scales_offset);
   float* sums = reinterpret_cast<float*>(scratch);
@@ -86,7 +88,8 @@ void float_run(const MatmulProblem& problem, const MatmulTile& part, const std::
     if (kDigits && task.has_digits) {
       if constexpr (kDigits) gemv_by_digits(Decoder(task), task, panel, packed, sums);
     } else if (kTables && task.tables_offset != 0) {
-      if constexpr (kTables) gemv(task, panel, SumTables<Decoder::kBits>{reinterpret_cast<const float*>(packed + task.tables_offset)}, sums);
+      if constexpr (kTables)
+        gemv(task, panel, SumTables<Decoder::kBits>{reinterpret_cast<const float*>(packed + task.tables_offset)}, sums);
     } else if (kByteRow && kBytes && task.normalized && task.halves_per_block > 1) {
       if constexpr (kByteRow && kBytes) gemv_of_bytes(Decoder(task), task, panel, row_at(0), sums);
     } else if (kBytes && task.normalized) {
@@ -105,7 +108,8 @@ void float_run(const MatmulProblem& problem, const MatmulTile& part, const std::
     for (std::int64_t begin = 0; begin < task.groups; begin += kChunk / 32) {
       const std::int64_t end = begin + kChunk / 32 < task.groups ? begin + kChunk / 32 : task.groups;
       for (int first = 0; first < kLanes; first += kPart)
-        decode_part<Decoder>(task, {panel.codes + first * 4, panel.scales, panel.zero_points, panel.first_scale + first}, begin, end, chunk + first);
+        decode_part<Decoder>(task, {panel.codes + first * 4, panel.scales, panel.zero_points, panel.first_scale + first}, begin, end,
+                             chunk + first);
       for (std::int64_t row = 0; row < rows; row += kTileRows) {
         const float* pointers[kTileRows];
         for (int r = 0; r < kTileRows; ++r) pointers[r] = row_at(row + r);

@@ -1,6 +1,6 @@
 // At most 4 rows against a panel: y[m, n] = sum_k x[m, k] * decode(w[n, k]). A Source adds a group of 32 k to sums in registers; scales
-// and fetches its codes kAhead bytes ahead (load_part); scales are applied once per block. Included in a leaf's namespace after matmul_decode.inl.
-// Bound: the memory that holds the weight, where a source keeps up with it.
+// and fetches its codes kAhead bytes ahead (load_part); scales are applied once per block. Included in a leaf's namespace after
+// matmul_decode.inl. Bound: the memory that holds the weight, where a source keeps up with it.
 
 /// Where the codes, scales and zero points of a panel lie, from its first part on.
 struct FloatPanel {
@@ -20,12 +20,14 @@ struct DecodedRows {
   const float* x[kRowCount];
 
   template <int kCount>
-  [[gnu::always_inline]] void add(std::int64_t group, const std::byte* codes, const F (&zeros)[kCount][2], F (&sums)[kRowCount][kCount][2]) const {
+  [[gnu::always_inline]] void add(std::int64_t group, const std::byte* codes, const F (&zeros)[kCount][2],
+                                  F (&sums)[kRowCount][kCount][2]) const {
     const std::int64_t k = group * 32;
-    decode_group<Decoder, kCount, kAhead>(decoder, codes, zeros, [&](auto constant, int p, F value) __attribute__((always_inline)) {
-      constexpr int kk = decltype(constant)::value;
-      for (int r = 0; r < kRowCount; ++r) sums[r][p][kk / 16] = fma(value, broadcast(x[r] + k + kk), sums[r][p][kk / 16]);
-    });
+    decode_group<Decoder, kCount, kAhead>(
+        decoder, codes, zeros, [&](auto constant, int p, F value) __attribute__((always_inline)) {
+          constexpr int kk = decltype(constant)::value;
+          for (int r = 0; r < kRowCount; ++r) sums[r][p][kk / 16] = fma(value, broadcast(x[r] + k + kk), sums[r][p][kk / 16]);
+        });
   }
 };
 
@@ -47,7 +49,8 @@ struct SumTables {
         constexpr int n = decltype(nibble)::value;
         const Table table = load_table16(tables + ((group * kBits + v) * 8 + n) * 16);
         // An addition; an FMA by 1 runs on units that shifts and look-ups leave free.
-        for (int p = 0; p < kCount; ++p) sums[0][p][n / 4] = fma(look_up16(shift_right<4 * n>(lanes[p]), table), set(1.0f), sums[0][p][n / 4]);
+        for (int p = 0; p < kCount; ++p)
+          sums[0][p][n / 4] = fma(look_up16(shift_right<4 * n>(lanes[p]), table), set(1.0f), sums[0][p][n / 4]);
       });
     });
   }

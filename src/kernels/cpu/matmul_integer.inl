@@ -26,9 +26,9 @@ struct Segment {
   const std::int32_t* const* x_sums = nullptr;
   const float* const* x_scales = nullptr;
   const float* bias = nullptr;
-  std::int32_t* sums = nullptr;     // [r][64]
-  float* const* values = nullptr;   // [r]: 64
-  std::int64_t ahead = 0;           // bytes from a line of codes to one that is wanted soon
+  std::int32_t* sums = nullptr;    // [r][64]
+  float* const* values = nullptr;  // [r]: 64
+  std::int64_t ahead = 0;          // bytes from a line of codes to one that is wanted soon
 };
 
 template <int kRows>
@@ -74,8 +74,8 @@ struct VectorTile {
   static constexpr bool kEnds = true;  // takes a segment to any end
 
   template <int kBits, int kCount>
-  static void parts(const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x, const std::int32_t* starts, const Segment& to,
-                    int first) {
+  static void parts(const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x, const std::int32_t* starts,
+                    const Segment& to, int first) {
     constexpr int kSteps = 8 / kBits;
     I sum[kCount][kTileParts];
     if constexpr (kDotLoop && kBits == 8 && kCount == kDotRows) {
@@ -96,7 +96,7 @@ struct VectorTile {
       unroll<0, kBits>([&](auto vector) __attribute__((always_inline)) {
         constexpr int v = decltype(vector)::value;
         I lanes[kTileParts];
-        for (int p = 0; p < kTileParts; ++p) lanes[p] = load_part<kMemoryBound ? kNearBytes : 0>(codes + v * kVectorBytes, p);
+        for (int p = 0; p < kTileParts; ++p) lanes[p] = load_part < kMemoryBound ? kNearBytes : 0 > (codes + v * kVectorBytes, p);
         unroll<0, kSteps>([&](auto step) __attribute__((always_inline)) {
           constexpr int j = decltype(step)::value;
           DotWeight w[kTileParts];
@@ -113,7 +113,8 @@ struct VectorTile {
 
   /// Over groups [begin, end) for `rows` rows, whose sums start at `starts`.
   template <int kBits, int kCount = kRows>
-  static void run(int rows, const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x, const std::int32_t* starts, const Segment& to) {
+  static void run(int rows, const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x,
+                  const std::int32_t* starts, const Segment& to) {
     if constexpr (kCount > 1)
       if (rows < kCount) return run<kBits, kCount - 1>(rows, panel, begin, end, x, starts, to);
     for (int first = 0; first < kLanes; first += kTileParts * kPart) parts<kBits, kCount>(panel, begin, end, x, starts, to, first);
@@ -203,12 +204,15 @@ void widen_panel(const std::byte* panel, std::int64_t groups, std::byte* bytes) 
         unroll<0, 3>([&](auto vector) __attribute__((always_inline)) {
           constexpr int v = decltype(vector)::value;
           const I lanes = load_lanes(from + v * kVectorBytes);
-          unroll<0, 5>([&](auto slot) __attribute__((always_inline)) { words[v * 5 + decltype(slot)::value] = shift_right<3 * decltype(slot)::value>(lanes); });
+          unroll<0, 5>([&](auto slot) __attribute__((always_inline)) {
+            words[v * 5 + decltype(slot)::value] = shift_right<3 * decltype(slot)::value>(lanes);
+          });
           spare.template take<v>(lanes);
         });
         words[15] = spare.first;
         const I even = set_lanes(0x00070007u), odd = set_lanes(0x07000700u);
-        for (int t = 0; t < 8; ++t) store_lanes(to + t * kVectorBytes, and_or(words[2 * t], even, bit_and(shift_left<8>(words[2 * t + 1]), odd)));
+        for (int t = 0; t < 8; ++t)
+          store_lanes(to + t * kVectorBytes, and_or(words[2 * t], even, bit_and(shift_left<8>(words[2 * t + 1]), odd)));
       } else {
         constexpr int kSteps = 8 / kBits;
         unroll<0, kBits>([&](auto vector) __attribute__((always_inline)) {
@@ -231,12 +235,13 @@ struct IntegerPanel {
 };
 
 /// Takes the zero-point terms off the sums of one row and segment.
-inline void correct_row(const cpu::IntegerTask& task, const IntegerPanel& panel, std::int64_t segment, std::int32_t x_sum, std::int32_t x_zero,
-                        std::int32_t* sums) {
+inline void correct_row(const cpu::IntegerTask& task, const IntegerPanel& panel, std::int64_t segment, std::int32_t x_sum,
+                        std::int32_t x_zero, std::int32_t* sums) {
   const std::int64_t block = segment / task.segments_per_w_block * kLanes;
   const std::int64_t begin = segment * task.segment_groups * 32;
   const std::int64_t end = begin + task.segment_groups * 32 < task.k ? begin + task.segment_groups * 32 : task.k;
-  const auto count = static_cast<std::uint32_t>(end - begin), ux = static_cast<std::uint32_t>(x_sum), uz = static_cast<std::uint32_t>(x_zero);
+  const auto count = static_cast<std::uint32_t>(end - begin), ux = static_cast<std::uint32_t>(x_sum),
+             uz = static_cast<std::uint32_t>(x_zero);
   auto* out = reinterpret_cast<std::uint32_t*>(sums);
   if (!task.w_has_zeros) {
     const std::uint32_t zero = static_cast<std::uint32_t>(task.w_zero), both = (zero - kDotOffset) * ux - count * uz * zero;
@@ -297,11 +302,11 @@ struct IntegerRows {
   const MatmulProblem& problem;
   const MatmulTile& part;
   const std::byte* packed;
-  const std::byte* codes;        // kCodeBits wide
+  const std::byte* codes;  // kCodeBits wide
   const IntegerPanel& panel;
-  std::int64_t next_panel;       // bytes from these codes to the next panel's
-  std::int32_t* sums;            // [kRows][64]
-  float* values;                 // [kRows][64]
+  std::int64_t next_panel;  // bytes from these codes to the next panel's
+  std::int32_t* sums;       // [kRows][64]
+  float* values;            // [kRows][64]
 
   void run(std::int64_t first_row, int rows) const {
     // Each of the first four tiles fetches one of four lines of the next panel, which is most often the next to be multiplied.
@@ -323,7 +328,8 @@ struct IntegerRows {
     for (int r = 0; r < Tile::kRows; ++r) {
       pointers[r] = x + row_of(r) * task.x_stride;
       starts[r] = 0;
-      row_values[r] = direct ? static_cast<float*>(problem.epilogue.y) + row_of(r) * problem.epilogue.y_stride + part.n_begin : values + r * kLanes;
+      row_values[r] =
+          direct ? static_cast<float*>(problem.epilogue.y) + row_of(r) * problem.epilogue.y_stride + part.n_begin : values + r * kLanes;
     }
     if (varies)
       for (int i = 0; i < rows * kLanes; ++i) values[i] = 0.0f;
@@ -346,7 +352,9 @@ struct IntegerRows {
         for (int r = 0; r < Tile::kRows; ++r) {
           row_sums[r] = x_sums + row_of(r) * task.segments + segment;
           row_scales[r] = x_scales + row_of(r) * task.x_blocks + segment / task.segments_per_x_block;
-          if (!task.w_has_zeros) starts[r] = static_cast<std::int32_t>((kDotOffset - static_cast<std::uint32_t>(task.w_zero)) * static_cast<std::uint32_t>(*row_sums[r]));
+          if (!task.w_has_zeros)
+            starts[r] = static_cast<std::int32_t>((kDotOffset - static_cast<std::uint32_t>(task.w_zero)) *
+                                                  static_cast<std::uint32_t>(*row_sums[r]));
         }
         to.end = as_sums ? DotEnd::kStore : (varies ? DotEnd::kAccumulate : DotEnd::kFinish);
         to.task = &task;

@@ -25,7 +25,9 @@ bool accepts_weight(const MatmulProblem& problem) {
 }
 
 template <int kBits>
-bool accepts_dot(const MatmulProblem& problem) { return accepts_integer(problem, kBits); }
+bool accepts_dot(const MatmulProblem& problem) {
+  return accepts_integer(problem, kBits);
+}
 
 constexpr std::int64_t kPanel = 64;
 
@@ -41,7 +43,8 @@ void append_rows(std::vector<MatmulKernel>& rows, Isa isa, const MatmulNames& na
       rows.push_back({name, isa, takes, accepts, bodies.float_rows, kPanel, float_packed_bytes, float_begin, bodies.float_pack,
                       bodies.float_scratch, run});
   };
-  constexpr const char* kDot = "8-bit integer activations, scales per row, tensor or 32 i along k, and panels of integer weights of its width";
+  constexpr const char* kDot =
+      "8-bit integer activations, scales per row, tensor or 32 i along k, and panels of integer weights of its width";
   dot(names.dot8, kDot, accepts_dot<8>, bodies.dot8_scratch, bodies.dot8);
   dot(names.dot4, kDot, accepts_dot<4>, bodies.dot_scratch, bodies.dot4);
   dot(names.dot3, kDot, accepts_dot<3>, bodies.dot_scratch, bodies.dot3);
@@ -56,11 +59,14 @@ void append_rows(std::vector<MatmulKernel>& rows, Isa isa, const MatmulNames& na
   weight(names.int4, "float activations and panels of symmetric 4-bit integers", accepts_weight<Class::kInteger, 4>, bodies.int4);
   weight(names.int3, "float activations and panels of symmetric 3-bit integers", accepts_weight<Class::kInteger, 3>, bodies.int3);
   weight(names.code4, "float activations and panels of 4-bit codes", accepts_weight<Class::kCode, 4>, bodies.code4);
-  weight(names.code4_zero, "float activations and panels of 4-bit codes with zero points", accepts_weight<Class::kCodeZero, 4>, bodies.code4_zero);
+  weight(names.code4_zero, "float activations and panels of 4-bit codes with zero points", accepts_weight<Class::kCodeZero, 4>,
+         bodies.code4_zero);
   weight(names.code3, "float activations and panels of 3-bit codes", accepts_weight<Class::kCode, 3>, bodies.code3);
-  weight(names.code3_zero, "float activations and panels of 3-bit codes with zero points", accepts_weight<Class::kCodeZero, 3>, bodies.code3_zero);
+  weight(names.code3_zero, "float activations and panels of 3-bit codes with zero points", accepts_weight<Class::kCodeZero, 3>,
+         bodies.code3_zero);
   weight(names.code2, "float activations and panels of 2-bit codes", accepts_weight<Class::kCode, 2>, bodies.code2);
-  weight(names.code2_zero, "float activations and panels of 2-bit codes with zero points", accepts_weight<Class::kCodeZero, 2>, bodies.code2_zero);
+  weight(names.code2_zero, "float activations and panels of 2-bit codes with zero points", accepts_weight<Class::kCodeZero, 2>,
+         bodies.code2_zero);
   weight(names.code1, "float activations and panels of 1-bit codes", accepts_weight<Class::kCode, 1>, bodies.code1);
 }
 

@@ -35,7 +35,8 @@ struct OneRowBodies {
 struct MatmulNames {
   const char *dot8 = nullptr, *dot4 = nullptr, *dot3 = nullptr, *dot2 = nullptr, *dot1 = nullptr;
   const char *fp32 = nullptr, *float16 = nullptr, *float8 = nullptr, *float6 = nullptr, *int8 = nullptr, *int4 = nullptr, *int3 = nullptr;
-  const char *code5 = nullptr, *code4 = nullptr, *code3 = nullptr, *code2 = nullptr, *code1 = nullptr, *code4_zero = nullptr, *code3_zero = nullptr, *code2_zero = nullptr;
+  const char *code5 = nullptr, *code4 = nullptr, *code3 = nullptr, *code2 = nullptr, *code1 = nullptr, *code4_zero = nullptr,
+             *code3_zero = nullptr, *code2_zero = nullptr;
 };
 void append_rows(std::vector<MatmulKernel>& rows, Isa isa, const MatmulNames& names, const MatmulBodies& bodies);
 
@@ -49,12 +50,12 @@ extern const cpu::MatmulRun kBf16;
 extern const cpu::MatmulScratch kBf16Scratch;
 extern const std::int64_t kBf16Tile;
 extern const cpu::OneRowBodies kOneRow;
-}
+}  // namespace narrow::avx512bf16
 namespace narrow::amx {
 extern const cpu::MatmulRun kDot8;
 extern const cpu::MatmulScratch kDot8Scratch;
 extern const std::int64_t kDot8Rows;
-}
+}  // namespace narrow::amx
 namespace narrow::avx2 {
 extern const cpu::MatmulBodies kMatmulBodies;
 }

@@ -25,7 +25,8 @@ float x_scale(const ActivationView& x, std::int64_t row) {
 }
 
 bool is_plain(const MatmulEpilogue& epilogue) {
-  return epilogue.bias == nullptr && epilogue.residual == nullptr && epilogue.activation == Activation::kNone && epilogue.out == DType::kF32;
+  return epilogue.bias == nullptr && epilogue.residual == nullptr && epilogue.activation == Activation::kNone &&
+         epilogue.out == DType::kF32;
 }
 
 // ---- int1 x int1 ----
@@ -56,7 +57,9 @@ std::size_t binary_packed_bytes(const MatmulProblem& p) { return static_cast<std
 void binary_begin(const MatmulProblem& p, std::byte* packed) {
   for (std::int64_t n = 0; n < panels::padded_n(p.n); ++n)
     reinterpret_cast<float*>(packed)[n] =
-        p.w.scheme.has_scales() ? effective_scale(p.w.scheme, load_scale_code(p.w.scales, p.w.scheme.scale, panels::scale_index(n, 0, 1)), p.w.outer_scale) : 1.0f;
+        p.w.scheme.has_scales()
+            ? effective_scale(p.w.scheme, load_scale_code(p.w.scales, p.w.scheme.scale, panels::scale_index(n, 0, 1)), p.w.outer_scale)
+            : 1.0f;
 }
 
 void binary_pack(const MatmulProblem& p, std::int64_t m_begin, std::int64_t m_end, std::byte* packed) {
@@ -79,8 +82,12 @@ void binary_tile(const MatmulProblem& p, const MatmulTile& tile, const std::byte
   const MatmulEpilogue& e = p.epilogue;
   const std::int64_t rows = tile.m_end - tile.m_begin, outputs = tile.n_end - tile.n_begin;
   const bool sums_wanted = e.out == DType::kI32, direct = sums_wanted || is_plain(e);
-  BinaryProblem problem{.m = rows, .n = outputs, .k = p.k, .words = layout.words,
-                        .a = reinterpret_cast<const std::uint32_t*>(packed + layout.bits) + tile.m_begin * layout.words, .a_stride = layout.words,
+  BinaryProblem problem{.m = rows,
+                        .n = outputs,
+                        .k = p.k,
+                        .words = layout.words,
+                        .a = reinterpret_cast<const std::uint32_t*>(packed + layout.bits) + tile.m_begin * layout.words,
+                        .a_stride = layout.words,
                         .w = reinterpret_cast<const std::uint32_t*>(p.w.codes) + tile.n_begin * layout.words};
   problem.y = direct ? static_cast<float*>(e.y) + tile.m_begin * e.y_stride + tile.n_begin : reinterpret_cast<float*>(scratch);
   problem.y_stride = direct ? e.y_stride : kBinaryOutputs;
@@ -171,31 +178,38 @@ void msfp_tile(const MatmulProblem& p, const MatmulTile& tile, const std::byte* 
   const std::int64_t blocks = panels::k_blocks(p.w.grid, p.k);
   for (std::int64_t box = 0; box < boxes; ++box)
     for (std::int64_t n = 0; n < kMsfpOutputs; ++n)
-      units[box * kMsfpOutputs + n] = unit_of(p.w.scheme, load_scale_code(p.w.scales, p.w.scheme.scale, panels::scale_index(tile.n_begin + n, std::min(box, blocks - 1), blocks)));
+      units[box * kMsfpOutputs + n] =
+          unit_of(p.w.scheme,
+                  load_scale_code(p.w.scales, p.w.scheme.scale, panels::scale_index(tile.n_begin + n, std::min(box, blocks - 1), blocks)));
 
   const std::int64_t rows = tile.m_end - tile.m_begin;
-  const MsfpProblem problem{.boxes = boxes, .a = reinterpret_cast<const std::int8_t*>(packed) + tile.m_begin * boxes * kMsfpBox,
+  const MsfpProblem problem{.boxes = boxes,
+                            .a = reinterpret_cast<const std::int8_t*>(packed) + tile.m_begin * boxes * kMsfpBox,
                             .a_scales = reinterpret_cast<const float*>(packed + layout.scales) + tile.m_begin * boxes,
-                            .a_sums = reinterpret_cast<const std::int32_t*>(packed + layout.sums) + tile.m_begin * boxes, .w = w, .w_scales = units, .y = y};
+                            .a_sums = reinterpret_cast<const std::int32_t*>(packed + layout.sums) + tile.m_begin * boxes,
+                            .w = w,
+                            .w_scales = units,
+                            .y = y};
   kernel.run(problem, 0, rows);
   for (std::int64_t m = 0; m < rows; ++m)
-    finish_row(p.epilogue, tile.m_begin + m, tile.n_begin, static_cast<int>(std::min(kMsfpOutputs, tile.n_end - tile.n_begin)), y + m * kMsfpOutputs);
+    finish_row(p.epilogue, tile.m_begin + m, tile.n_begin, static_cast<int>(std::min(kMsfpOutputs, tile.n_end - tile.n_begin)),
+               y + m * kMsfpOutputs);
 }
 
 template <std::size_t kIndex>
 void append_binary(std::vector<MatmulKernel>& rows) {
   if (kIndex >= binary_rows().size()) return;
   const BinaryKernel& kernel = binary_rows()[kIndex];
-  rows.push_back({kernel.name, kernel.isa, "int1 activations and int1 weights in panels, one scale per row", accepts_binary, kBinaryRows, kBinaryOutputs,
-                  binary_packed_bytes, binary_begin, binary_pack, binary_scratch_bytes, binary_tile<kIndex>});
+  rows.push_back({kernel.name, kernel.isa, "int1 activations and int1 weights in panels, one scale per row", accepts_binary, kBinaryRows,
+                  kBinaryOutputs, binary_packed_bytes, binary_begin, binary_pack, binary_scratch_bytes, binary_tile<kIndex>});
 }
 
 template <std::size_t kIndex>
 void append_msfp(std::vector<MatmulKernel>& rows) {
   if (kIndex >= msfp_rows().size()) return;
   const MsfpKernel& kernel = msfp_rows()[kIndex];
-  rows.push_back({kernel.name, kernel.isa, "MSFP activations and MSFP weights in panels", accepts_msfp, kMsfpRows, kMsfpOutputs, msfp_packed_bytes,
-                  msfp_begin, msfp_pack, msfp_scratch_bytes, msfp_tile<kIndex>});
+  rows.push_back({kernel.name, kernel.isa, "MSFP activations and MSFP weights in panels", accepts_msfp, kMsfpRows, kMsfpOutputs,
+                  msfp_packed_bytes, msfp_begin, msfp_pack, msfp_scratch_bytes, msfp_tile<kIndex>});
 }
 
 }  // namespace

@@ -23,11 +23,15 @@ PanelScales panel_scales(const WeightView& w, std::int64_t k) {
   PanelScales scales;
   scales.blocks = panels::k_blocks(w.grid, k);
   scales.factor = w.outer_scale;
-  if (w.scheme.element.is_integer()) scales.factor *= std::bit_cast<float>(static_cast<std::uint32_t>(127 - w.scheme.element.fraction_bits) << 23);
+  if (w.scheme.element.is_integer())
+    scales.factor *= std::bit_cast<float>(static_cast<std::uint32_t>(127 - w.scheme.element.fraction_bits) << 23);
   if (!w.scheme.has_scales()) return scales;
   scales.bytes = w.scheme.scale.bits / 8;
-  scales.kind = w.scheme.scale == kFp32 ? ScaleKind::kFp32 : w.scheme.scale == kFp16 ? ScaleKind::kFp16 : w.scheme.scale == kBf16 ? ScaleKind::kBf16
-              : w.scheme.scale == kE8m0 ? ScaleKind::kE8m0 : ScaleKind::kFp8E4m3;
+  scales.kind = w.scheme.scale == kFp32   ? ScaleKind::kFp32
+                : w.scheme.scale == kFp16 ? ScaleKind::kFp16
+                : w.scheme.scale == kBf16 ? ScaleKind::kBf16
+                : w.scheme.scale == kE8m0 ? ScaleKind::kE8m0
+                                          : ScaleKind::kFp8E4m3;
   return scales;
 }
 
@@ -190,7 +194,8 @@ IntegerTask integer_task(const MatmulProblem& problem) {
   task.x_varies = varies_along_k(problem.x.scheme, problem.x.grid);
   task.w_varies = varies_along_k(problem.w.scheme, problem.w.grid);
   task.scales = panel_scales(problem.w, problem.k);
-  const std::int64_t x_tile = task.x_varies ? problem.x.grid.tile_cols : problem.k, w_tile = task.w_varies ? problem.w.grid.tile_cols : problem.k;
+  const std::int64_t x_tile = task.x_varies ? problem.x.grid.tile_cols : problem.k,
+                     w_tile = task.w_varies ? problem.w.grid.tile_cols : problem.k;
   const std::int64_t tile = std::min(x_tile, w_tile);
   task.segment_groups = task.x_varies || task.w_varies ? tile / kGroup : task.groups;
   task.segments = (task.groups + task.segment_groups - 1) / task.segment_groups;
@@ -281,7 +286,8 @@ void reorder(std::int8_t* row, std::int64_t groups, int bits) {
 }  // namespace
 
 bool accepts_float(const MatmulProblem& problem) {
-  if (problem.w.layout != WeightLayout::kPanels || problem.k == 0 || is_integer_product(problem) || problem.epilogue.out == DType::kI32) return false;
+  if (problem.w.layout != WeightLayout::kPanels || problem.k == 0 || is_integer_product(problem) || problem.epilogue.out == DType::kI32)
+    return false;
   return !problem.x.quantized || !varies_along_k(problem.x.scheme, problem.x.grid) || problem.k >= 16;
 }
 
@@ -369,7 +375,8 @@ void integer_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64
 
     auto* sums = reinterpret_cast<std::int32_t*>(packed + task.sums_offset) + row * task.segments;
     for (std::int64_t segment = 0; segment < task.segments; ++segment) {
-      const std::int64_t begin = segment * task.segment_groups * kGroup, end = std::min(task.groups, (segment + 1) * task.segment_groups) * kGroup;
+      const std::int64_t begin = segment * task.segment_groups * kGroup,
+                         end = std::min(task.groups, (segment + 1) * task.segment_groups) * kGroup;
       sums[segment] = sum_of_bytes(out + begin, end - begin);
     }
     auto* scales = reinterpret_cast<float*>(packed + task.x_scales_offset) + row * task.x_blocks;
@@ -384,8 +391,8 @@ void integer_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64
 }
 
 bool accepts_bf16(const MatmulProblem& problem) {
-  return !problem.x.quantized && problem.x.dtype == DType::kBf16 && problem.w.layout == WeightLayout::kPanels && problem.w.scheme.element == kBf16 &&
-         !problem.w.scheme.has_scales();
+  return !problem.x.quantized && problem.x.dtype == DType::kBf16 && problem.w.layout == WeightLayout::kPanels &&
+         problem.w.scheme.element == kBf16 && !problem.w.scheme.has_scales();
 }
 
 std::size_t bf16_packed_bytes(const MatmulProblem& problem) {

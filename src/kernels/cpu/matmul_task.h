@@ -14,33 +14,33 @@ enum class ScaleKind : std::int32_t { kNone, kFp32, kFp16, kBf16, kE8m0, kFp8E4m
 /// Scales of the weight as a panel stores them.
 struct PanelScales {
   ScaleKind kind = ScaleKind::kNone;
-  float factor = 1.0f;            ///< outer scale, and 2^-fraction_bits of fixed-point integers
-  std::int64_t blocks = 1;        ///< along k
-  std::int64_t bytes = 0;         ///< of one code
+  float factor = 1.0f;      ///< outer scale, and 2^-fraction_bits of fixed-point integers
+  std::int64_t blocks = 1;  ///< along k
+  std::int64_t bytes = 0;   ///< of one code
 };
 
 /// Weight x fp32: one decoder's constants, and where things lie.
 struct FloatTask {
-  std::int64_t groups = 0;          ///< of 32 k
+  std::int64_t groups = 0;  ///< of 32 k
   std::int64_t panel_bytes = 0;
-  std::int64_t x_stride = 0;        ///< floats from a packed row to the next
-  std::int64_t x_offset = 0;        ///< of the packed rows, in bytes
-  std::int64_t x_scales_offset = 0; ///< one fp32 per row
-  std::int64_t tables_offset = 0;   ///< where there are any: sums of activations, see float_pack
-  std::int64_t digits_offset = 0;   ///< where there may be any: DigitGroups of the only row
-  bool has_digits = false;          ///< whether pack could make them: finite values of a common range
-  std::int64_t halves_per_block = 0;///< 16 k each; all where the scale does not vary
+  std::int64_t x_stride = 0;          ///< floats from a packed row to the next
+  std::int64_t x_offset = 0;          ///< of the packed rows, in bytes
+  std::int64_t x_scales_offset = 0;   ///< one fp32 per row
+  std::int64_t tables_offset = 0;     ///< where there are any: sums of activations, see float_pack
+  std::int64_t digits_offset = 0;     ///< where there may be any: DigitGroups of the only row
+  bool has_digits = false;            ///< whether pack could make them: finite values of a common range
+  std::int64_t halves_per_block = 0;  ///< 16 k each; all where the scale does not vary
   PanelScales scales;
   bool has_zero_points = false;
-  bool normalized = false;          ///< the only row is large enough for float codes without `factor`; its scale makes up for both
-  float zero = 0.0f;                ///< of symmetric 8-bit integers: 128
-  std::uint32_t mask = 0;           ///< of placed float codes: sign, exponent and mantissa bits
-  std::uint32_t right_shift = 0;    ///< from the top of a lane to fp32's fields
-  float factor = 1.0f;              ///< 2^(127 - bias)
-  float table[32] = {};             ///< of codes of at most 5 bits, repeated
-  std::uint16_t words[64] = {};     ///< the same of codes of at most 6 bits, as bf16
-  std::uint8_t bytes[64] = {};      ///< with digits_offset: the same of codes of at most 4 bits, value = (byte - byte_offset) * byte_unit;
-                                    ///< codes of int8 are such bytes themselves
+  bool normalized = false;        ///< the only row is large enough for float codes without `factor`; its scale makes up for both
+  float zero = 0.0f;              ///< of symmetric 8-bit integers: 128
+  std::uint32_t mask = 0;         ///< of placed float codes: sign, exponent and mantissa bits
+  std::uint32_t right_shift = 0;  ///< from the top of a lane to fp32's fields
+  float factor = 1.0f;            ///< 2^(127 - bias)
+  float table[32] = {};           ///< of codes of at most 5 bits, repeated
+  std::uint16_t words[64] = {};   ///< the same of codes of at most 6 bits, as bf16
+  std::uint8_t bytes[64] = {};    ///< with digits_offset: the same of codes of at most 4 bits, value = (byte - byte_offset) * byte_unit;
+                                  ///< codes of int8 are such bytes themselves
   std::int32_t byte_offset = 0;
   float byte_unit = 1.0f;
   std::int64_t pairs_offset = 0;  ///< where there may be any (accepts_pairs): the only row as sums of two bf16, [group][k of 16][part][k,
@@ -51,9 +51,9 @@ struct FloatTask {
 /// 32 activations as whole numbers of 24 bits in a common unit: x = unit (d[0] 2^16 + d[1] 2^8 + d[2]) + what is left, digits of -128..127.
 /// What is left of any of them is at most K 2^-25 of it, or another entry has it: `next`, its index, 0 where there is none.
 struct DigitGroup {
-  std::int8_t digit[8][3][4];       ///< [word of four k, in the order of a leaf's look-ups][digit][k]
-  std::int32_t start[2][3];         ///< -byte_offset times the sum of a digit over the group; over its halves where scales have 16 k
-  float unit[2];                    ///< of d[1], of d[2], times byte_unit
+  std::int8_t digit[8][3][4];  ///< [word of four k, in the order of a leaf's look-ups][digit][k]
+  std::int32_t start[2][3];    ///< -byte_offset times the sum of a digit over the group; over its halves where scales have 16 k
+  float unit[2];               ///< of d[1], of d[2], times byte_unit
   std::int32_t next;
 };
 inline constexpr std::int64_t kDigitEntries = 3;  ///< per group at most
@@ -62,23 +62,23 @@ inline constexpr std::int64_t kDigitEntries = 3;  ///< per group at most
 struct IntegerTask {
   std::int64_t groups = 0;
   std::int64_t panel_bytes = 0;
-  std::int64_t x_stride = 0;        ///< bytes from a packed row to the next
+  std::int64_t x_stride = 0;  ///< bytes from a packed row to the next
   std::int64_t x_offset = 0;
-  std::int64_t sums_offset = 0;     ///< int32 [m, segments]: sum of the packed row's bytes
-  std::int64_t x_scales_offset = 0; ///< fp32 [m, x blocks]
-  std::int64_t x_zeros_offset = 0;  ///< int32 [m, x blocks]: zero point of the packed (signed) bytes
+  std::int64_t sums_offset = 0;      ///< int32 [m, segments]: sum of the packed row's bytes
+  std::int64_t x_scales_offset = 0;  ///< fp32 [m, x blocks]
+  std::int64_t x_zeros_offset = 0;   ///< int32 [m, x blocks]: zero point of the packed (signed) bytes
   std::int64_t x_blocks = 1;
   std::int64_t segments = 1;
   std::int64_t segment_groups = 0;  ///< the last may be shorter
   std::int64_t segments_per_x_block = 1, segments_per_w_block = 1;
   bool x_varies = false, w_varies = false;
   bool x_has_zeros = false, w_has_zeros = false;
-  std::int32_t w_zero = 0;          ///< of symmetric weights: 2^(bits-1); 1 of int1, whose bytes are 0 and 2
+  std::int32_t w_zero = 0;  ///< of symmetric weights: 2^(bits-1); 1 of int1, whose bytes are 0 and 2
   std::int64_t k = 0;
   PanelScales scales;
 };
 
-bool accepts_float(const MatmulProblem& problem);     ///< panels, not an integer product; any element
+bool accepts_float(const MatmulProblem& problem);                   ///< panels, not an integer product; any element
 bool accepts_pairs(const MatmulProblem& problem, int stored_bits);  ///< one row of values and floats of 5 or 6 bits, no scale of 16 k
 std::size_t float_packed_bytes(const MatmulProblem& problem);
 void float_begin(const MatmulProblem& problem, std::byte* packed);
@@ -89,13 +89,13 @@ void float_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t
 
 /// bf16 x bf16: rows of bf16 behind this head, padded with zeros to whole groups.
 struct Bf16Task {
-  std::int64_t groups = 0;          ///< of 32 k
+  std::int64_t groups = 0;  ///< of 32 k
   std::int64_t panel_bytes = 0;
-  std::int64_t x_stride = 0;        ///< elements from a packed row to the next
+  std::int64_t x_stride = 0;  ///< elements from a packed row to the next
 };
 inline constexpr std::int64_t kBf16Rows = 64;  ///< bytes before the first packed row
 
-bool accepts_bf16(const MatmulProblem& problem);      ///< bf16 activations, panels of bf16 without scales
+bool accepts_bf16(const MatmulProblem& problem);  ///< bf16 activations, panels of bf16 without scales
 std::size_t bf16_packed_bytes(const MatmulProblem& problem);
 void bf16_begin(const MatmulProblem& problem, std::byte* packed);
 void bf16_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed);

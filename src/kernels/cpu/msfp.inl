@@ -50,7 +50,9 @@ void msfp_run(const MsfpProblem& problem, std::int64_t row_begin, std::int64_t r
 
 /// kk-th code of a group in every lane, as kernels/panels.h stores it; `lanes` is [stored bits][64].
 inline VU msfp_stored(const std::uint32_t* lanes, int kk, int bits) {
-  const auto at = [&](int vector, int bit, std::uint32_t mask) { return (load<VU>(lanes + vector * 64) >> static_cast<std::uint32_t>(bit)) & mask; };
+  const auto at = [&](int vector, int bit, std::uint32_t mask) {
+    return (load<VU>(lanes + vector * 64) >> static_cast<std::uint32_t>(bit)) & mask;
+  };
   const std::uint32_t mask = (1u << bits) - 1u;
   if (bits == 8) return at(kk / 4, 8 * (kk % 4), mask);
   const int word = kk / 16 * 16, i = kk % 16, per = 16 / bits;

@@ -4,10 +4,10 @@
 using VF [[gnu::vector_size(kLanes * 4)]] = float;
 using VI [[gnu::vector_size(kLanes * 4)]] = std::int32_t;
 using VU [[gnu::vector_size(kLanes * 4)]] = std::uint32_t;
-using VD [[gnu::vector_size(kLanes * 4)]] = double;         // kLanes / 2 lanes
-using VL [[gnu::vector_size(kLanes * 4)]] = std::uint64_t;  // kLanes / 2 lanes
-using VByte [[gnu::vector_size(kLanes)]] = std::uint8_t;    // kLanes lanes
-using VBytes [[gnu::vector_size(kLanes * 4)]] = std::uint8_t;  // 4 * kLanes lanes
+using VD [[gnu::vector_size(kLanes * 4)]] = double;             // kLanes / 2 lanes
+using VL [[gnu::vector_size(kLanes * 4)]] = std::uint64_t;      // kLanes / 2 lanes
+using VByte [[gnu::vector_size(kLanes)]] = std::uint8_t;        // kLanes lanes
+using VBytes [[gnu::vector_size(kLanes * 4)]] = std::uint8_t;   // 4 * kLanes lanes
 using VWords [[gnu::vector_size(kLanes * 4)]] = std::uint16_t;  // 2 * kLanes lanes
 using VHalf [[gnu::vector_size(kLanes * 2)]] = std::uint16_t;   // kLanes lanes
 using VShort [[gnu::vector_size(kLanes * 2)]] = std::int16_t;

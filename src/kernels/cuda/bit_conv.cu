@@ -185,14 +185,10 @@ struct Finish {
     for (int i = 0; i < kFinished; ++i) sums[i] += terms[i];
     const std::int64_t at = std::int64_t{position} * (s.groups * s.outputs) + index;
     switch (p.out) {
-      case DType::kI32:
-        return put(static_cast<int*>(p.y) + at, sums);
-      case DType::kF32:
-        return put(static_cast<float*>(p.y) + at, sums);
-      case DType::kF16:
-        return put(static_cast<__half*>(p.y) + at, sums);
-      default:
-        return put(static_cast<__nv_bfloat16*>(p.y) + at, sums);
+      case DType::kI32: return put(static_cast<int*>(p.y) + at, sums);
+      case DType::kF32: return put(static_cast<float*>(p.y) + at, sums);
+      case DType::kF16: return put(static_cast<__half*>(p.y) + at, sums);
+      default: return put(static_cast<__nv_bfloat16*>(p.y) + at, sums);
     }
   }
 

@@ -8,7 +8,9 @@
 namespace narrow::cuda {
 
 /// Arrives at, and waits for a phase of parity 0 or 1 of, the barrier at an address in shared memory.
-__device__ inline void arrive_at(std::uint32_t barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+__device__ inline void arrive_at(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
 __device__ inline void wait_at(std::uint32_t barrier, unsigned parity) {
   asm volatile(
       "{\n"
@@ -16,7 +18,9 @@ __device__ inline void wait_at(std::uint32_t barrier, unsigned parity) {
       "again:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
-      "}\n" ::"r"(barrier), "r"(parity) : "memory");
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
 }
 
 /// An mbarrier in shared memory.
@@ -24,7 +28,9 @@ struct alignas(8) Barrier {
   std::uint64_t state;
 
   __device__ std::uint32_t address() const { return static_cast<std::uint32_t>(__cvta_generic_to_shared(&state)); }
-  __device__ void init(unsigned arrivals) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals) : "memory"); }
+  __device__ void init(unsigned arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals) : "memory");
+  }
   __device__ void arrive() { arrive_at(address()); }
   __device__ void arrive_expecting(std::uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");

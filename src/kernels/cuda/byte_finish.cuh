@@ -13,14 +13,10 @@ namespace narrow::cuda {
 
 __device__ inline float activate(Activation activation, float v) {
   switch (activation) {
-    case Activation::kRelu:
-      return fmaxf(v, 0.0f);
-    case Activation::kGelu:
-      return 0.5f * v * (1.0f + erff(v * 0.70710678118654752f));
-    case Activation::kSilu:
-      return v / (1.0f + expf(-v));
-    default:
-      return v;
+    case Activation::kRelu: return fmaxf(v, 0.0f);
+    case Activation::kGelu: return 0.5f * v * (1.0f + erff(v * 0.70710678118654752f));
+    case Activation::kSilu: return v / (1.0f + expf(-v));
+    default: return v;
   }
 }
 
@@ -54,15 +50,9 @@ __device__ inline float finish_value(const ByteEpilogue& e, const void* d, float
 
 __device__ inline void store_converted(const ByteEpilogue& e, void* d, float v, std::int64_t at) {
   switch (e.out) {
-    case DType::kF32:
-      static_cast<float*>(d)[at] = v;
-      break;
-    case DType::kF16:
-      static_cast<__half*>(d)[at] = __float2half_rn(clamp_half(v));
-      break;
-    case DType::kBf16:
-      static_cast<__nv_bfloat16*>(d)[at] = __float2bfloat16_rn(v);
-      break;
+    case DType::kF32: static_cast<float*>(d)[at] = v; break;
+    case DType::kF16: static_cast<__half*>(d)[at] = __float2half_rn(clamp_half(v)); break;
+    case DType::kBf16: static_cast<__nv_bfloat16*>(d)[at] = __float2bfloat16_rn(v); break;
     case DType::kI8: {
       constexpr Format kFormat = kInt8;  // device code cannot refer to a namespace-scope object
       static_cast<std::uint8_t*>(d)[at] = static_cast<std::uint8_t>(encode(kFormat, __fdiv_rn(v, e.out_scale)));

@@ -162,8 +162,10 @@ __device__ inline float finite_magnitude(const Chunk<kType, kPer>& chunk, std::u
 #pragma unroll
   for (int i = 0; i < kPer; ++i) {
     const float magnitude = fabsf(value_of(chunk, i));
-    if (is_finite(magnitude)) result = fmaxf(result, magnitude);
-    else seen |= magnitude != magnitude ? 1u : 2u;
+    if (is_finite(magnitude))
+      result = fmaxf(result, magnitude);
+    else
+      seen |= magnitude != magnitude ? 1u : 2u;
   }
   if (seen != 0 && flags != nullptr) atomicOr(flags, seen);
   return result;

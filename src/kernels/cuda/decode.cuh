@@ -17,7 +17,8 @@ NARROW_HOST_DEVICE constexpr float decode_factor(Element element) {
 }
 
 __device__ inline float2 halves_to_floats(std::uint32_t bits) {
-  return __half22float2(__halves2half2(__ushort_as_half(static_cast<unsigned short>(bits & 0xFFFFu)), __ushort_as_half(static_cast<unsigned short>(bits >> 16))));
+  return __half22float2(__halves2half2(__ushort_as_half(static_cast<unsigned short>(bits & 0xFFFFu)),
+                                       __ushort_as_half(static_cast<unsigned short>(bits >> 16))));
 }
 
 /// Two codes in bits 0.. and 16.. of a word, as two fp16.

@@ -41,7 +41,8 @@ __device__ inline float read_scale(const Args& args, std::uint32_t cell, float o
       if ((bits & 0x7FFFu) > 0x7C00u) return __uint_as_float(((bits & 0x8000u) << 16) | 0x7FC00000u);
       return __half2float(__ushort_as_half(bits));
     }
-    case Storage::kBf16: return __uint_as_float(static_cast<std::uint32_t>(__ldg(static_cast<const unsigned short*>(args.scales) + cell)) << 16);
+    case Storage::kBf16:
+      return __uint_as_float(static_cast<std::uint32_t>(__ldg(static_cast<const unsigned short*>(args.scales) + cell)) << 16);
     case Storage::kE8m0: {
       const std::uint32_t code = __ldg(static_cast<const std::uint8_t*>(args.scales) + cell);
       return __uint_as_float(code == 0 ? 0x400000u : (code == 255 ? 0x7FC00000u : code << 23));
@@ -49,7 +50,8 @@ __device__ inline float read_scale(const Args& args, std::uint32_t cell, float o
     case Storage::kE4m3: {  // fp16 holds the e4m3 bits with its own bias: a factor of 2^8; the NaN code is not a scale that quantize makes
       const std::uint32_t code = __ldg(static_cast<const std::uint8_t*>(args.scales) + cell);
       if ((code & 0x7Fu) == 0x7Fu) return __uint_as_float(((code & 0x80u) << 24) | 0x7FC00000u);
-      const float value = __half2float(__ushort_as_half(static_cast<unsigned short>(((code & 0x7Fu) << 7) | ((code & 0x80u) << 8)))) * 256.0f;
+      const float value =
+          __half2float(__ushort_as_half(static_cast<unsigned short>(((code & 0x7Fu) << 7) | ((code & 0x80u) << 8)))) * 256.0f;
       return __fmul_rn(value, outer);
     }
   }
@@ -88,8 +90,10 @@ __device__ inline void store_values(const Args& args, std::uint32_t chunk, Codes
     for (int i = 0; i < kPer; ++i) {
       const std::uint32_t code = static_cast<std::uint32_t>(packed >> (i * bits_of(kElement))) & ((1u << bits_of(kElement)) - 1u);
       const std::uint32_t value = decode_by_definition<kElement, kType>(code, scale);
-      if constexpr (!is_16_bit(kType)) words[i] = value;
-      else words[i / 2] = i % 2 == 0 ? value : words[i / 2] | (value << 16);
+      if constexpr (!is_16_bit(kType))
+        words[i] = value;
+      else
+        words[i / 2] = i % 2 == 0 ? value : words[i / 2] | (value << 16);
     }
   } else {
     float values[kPer];
@@ -98,8 +102,10 @@ __device__ inline void store_values(const Args& args, std::uint32_t chunk, Codes
     for (int i = 0; i < kPer; ++i) values[i] = __fmul_rn(values[i], factored);
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
-      if constexpr (is_16_bit(kType)) words[i] = round_pair<kType>(values[2 * i], values[2 * i + 1]);
-      else words[i] = __float_as_uint(values[i]);
+      if constexpr (is_16_bit(kType))
+        words[i] = round_pair<kType>(values[2 * i], values[2 * i + 1]);
+      else
+        words[i] = __float_as_uint(values[i]);
     }
   }
   uint4* out = static_cast<uint4*>(args.y) + std::int64_t{chunk} * (kWords / 4);
@@ -175,7 +181,10 @@ int launch(const DequantizeProblem& problem, Stream stream) {
   args.outer_scale = problem.scheme.has_outer_scale ? problem.outer_scale : nullptr;
   args.y = problem.y;
   args.chunks = static_cast<std::uint32_t>(problem.rows * problem.cols / kPer);
-  args.chunks_per_cell = problem.grid.whole_tensor ? args.chunks : static_cast<std::uint32_t>(problem.grid.tile_cols < problem.cols ? problem.grid.tile_cols / kPer : problem.cols / kPer);
+  args.chunks_per_cell =
+      problem.grid.whole_tensor
+          ? args.chunks
+          : static_cast<std::uint32_t>(problem.grid.tile_cols < problem.cols ? problem.grid.tile_cols / kPer : problem.cols / kPer);
   args.shift = (args.chunks_per_cell & (args.chunks_per_cell - 1)) == 0 ? __builtin_ctz(args.chunks_per_cell) : -1;
   if (problem.grid.whole_tensor) args.shift = 31 < 32 && args.chunks <= 0x80000000u ? 31 : -1;
   args.storage = storage_of(problem.scheme);
@@ -194,8 +203,9 @@ constexpr Entry entry() {
   return {kElement, {launch<kElement, DType::kF32>, launch<kElement, DType::kF16>, launch<kElement, DType::kBf16>}};
 }
 
-constexpr Entry kEntries[] = {entry<Element::kE4m3>(), entry<Element::kE5m2>(), entry<Element::kInt8>(), entry<Element::kInt4>(), entry<Element::kE3m2>(),
-                              entry<Element::kE2m3>(), entry<Element::kE2m2>(), entry<Element::kE2m1>(), entry<Element::kMsfp12>()};
+constexpr Entry kEntries[] = {entry<Element::kE4m3>(), entry<Element::kE5m2>(), entry<Element::kInt8>(),
+                              entry<Element::kInt4>(), entry<Element::kE3m2>(), entry<Element::kE2m3>(),
+                              entry<Element::kE2m2>(), entry<Element::kE2m1>(), entry<Element::kMsfp12>()};
 
 const Entry* find_entry(const DequantizeProblem& problem) {
   for (const Entry& entry : kEntries)
@@ -217,7 +227,9 @@ bool accepts(const DequantizeProblem& problem) {
   return is_aligned(problem.y, 16) && is_aligned(problem.codes, staged ? 16 : static_cast<std::size_t>(per * bits_of(entry->element) / 8));
 }
 
-int run(const DequantizeProblem& problem, Stream stream) { return find_entry(problem)->by_type[type_index(problem.dtype)](problem, stream); }
+int run(const DequantizeProblem& problem, Stream stream) {
+  return find_entry(problem)->by_type[type_index(problem.dtype)](problem, stream);
+}
 
 }  // namespace
 

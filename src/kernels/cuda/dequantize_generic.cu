@@ -27,7 +27,8 @@ __global__ void __launch_bounds__(kThreads) decode_groups(const DequantizeProble
       if (p.scheme.asymmetric) zero_point = p.zero_points[cell];
     }
     const std::uint32_t code = read_code(codes, col, p.scheme.element.bits);
-    const float value = p.scheme.asymmetric ? static_cast<float>(static_cast<std::int32_t>(code) - zero_point) : decode(p.scheme.element, code);
+    const float value =
+        p.scheme.asymmetric ? static_cast<float>(static_cast<std::int32_t>(code) - zero_point) : decode(p.scheme.element, code);
     store_value(p.y, p.dtype, row * p.cols + col, scaled_value(value, scale));
   }
 }

@@ -30,7 +30,8 @@ __device__ inline Divisor make_divisor(float s) {
   d.scale = s;
   d.high = __fmaf_rz(guess, -__fmaf_rz(s, guess, -1.0f), guess);
   d.nearest = __fmaf_rn(guess, -__fmaf_rn(s, guess, -1.0f), guess);
-  // (1 - s * high) / s is a little more than the product; of a power of two, low is 2^-149 instead of 0, which no quotient that has a code feels.
+  // (1 - s * high) / s is a little more than the product; of a power of two, low is 2^-149 instead of 0, which no quotient that has a code
+  // feels.
   d.low = __uint_as_float(__float_as_uint(__fmul_rn(__fmaf_rn(-s, d.high, 1.0f), d.high)) + 1u);
   return d;
 }

@@ -36,9 +36,12 @@ __global__ void __launch_bounds__(kThreads) observe_range(const void* x, std::in
   std::uint32_t negative = 0, positive = 0, flags = 0;  // magnitudes as bits: integers order them
   for_each_value<kType>(x, count, aligned, [&](float value) {
     const std::uint32_t bits = __float_as_uint(value), magnitude = bits & 0x7FFFFFFFu;
-    if (magnitude >= 0x7F800000u) flags |= magnitude > 0x7F800000u ? 1u : 2u;
-    else if (bits >> 31) negative = max(negative, magnitude);
-    else positive = max(positive, magnitude);
+    if (magnitude >= 0x7F800000u)
+      flags |= magnitude > 0x7F800000u ? 1u : 2u;
+    else if (bits >> 31)
+      negative = max(negative, magnitude);
+    else
+      positive = max(positive, magnitude);
   });
   negative = __reduce_max_sync(0xFFFFFFFFu, negative);
   positive = __reduce_max_sync(0xFFFFFFFFu, positive);
@@ -51,7 +54,8 @@ __global__ void __launch_bounds__(kThreads) observe_range(const void* x, std::in
 }
 
 template <DType kType>
-__global__ void __launch_bounds__(kThreads) observe_histogram(const void* x, std::int64_t count, bool aligned, unsigned long long* counts, int bins, float limit) {
+__global__ void __launch_bounds__(kThreads)
+    observe_histogram(const void* x, std::int64_t count, bool aligned, unsigned long long* counts, int bins, float limit) {
   extern __shared__ std::uint32_t local[];
   const bool shared = bins <= kSharedBins;
   for (int i = static_cast<int>(threadIdx.x); shared && i < bins; i += kThreads) local[i] = 0;
@@ -60,8 +64,10 @@ __global__ void __launch_bounds__(kThreads) observe_histogram(const void* x, std
     if (!is_finite(value)) return;
     const float place = __fmul_rn(__fdiv_rn(fabsf(value), limit), static_cast<float>(bins));
     const int bin = place < static_cast<float>(bins) ? static_cast<int>(place) : bins - 1;
-    if (shared) atomicAdd(local + bin, 1u);
-    else atomicAdd(counts + bin, 1ull);
+    if (shared)
+      atomicAdd(local + bin, 1u);
+    else
+      atomicAdd(counts + bin, 1ull);
   });
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); shared && i < bins; i += kThreads)
@@ -109,7 +115,8 @@ std::int64_t grid_for(std::int64_t count) {
 template <DType kFrom, DType kTo>
 int launch_cast(const void* x, void* y, std::int64_t count, Overflow overflow, Stream stream) {
   const bool aligned = is_aligned(x, 16) && is_aligned(y, 16);
-  return launch_kernel(convert_values<kFrom, kTo>, (count + kThreads * 8 - 1) / (kThreads * 8), kThreads, stream, x, y, count, aligned, overflow);
+  return launch_kernel(convert_values<kFrom, kTo>, (count + kThreads * 8 - 1) / (kThreads * 8), kThreads, stream, x, y, count, aligned,
+                       overflow);
 }
 
 /// Calls run.template operator()<kType>() for the type.
@@ -130,7 +137,8 @@ int launch_observe_range(const void* x, DType dtype, std::int64_t count, std::ui
   });
 }
 
-int launch_observe_histogram(const void* x, DType dtype, std::int64_t count, unsigned long long* counts, int bins, float limit, Stream stream) {
+int launch_observe_histogram(const void* x, DType dtype, std::int64_t count, unsigned long long* counts, int bins, float limit,
+                             Stream stream) {
   return with_type(dtype, [&]<DType kType>() -> int {
     if (count == 0) return cudaSuccess;
     const std::size_t shared = bins <= kSharedBins ? static_cast<std::size_t>(bins) * 4 : 0;

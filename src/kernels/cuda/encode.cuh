@@ -18,9 +18,13 @@ enum class Family : std::uint8_t {
 
 NARROW_HOST_DEVICE constexpr Family family_of(Element element) {
   switch (element) {
-    case Element::kE4m3: case Element::kE2m3: return Family::kConvert43;
-    case Element::kE5m2: case Element::kE3m2: case Element::kE2m2: return Family::kConvert52;
-    case Element::kInt8: case Element::kInt4: return Family::kInteger;
+    case Element::kE4m3:
+    case Element::kE2m3: return Family::kConvert43;
+    case Element::kE5m2:
+    case Element::kE3m2:
+    case Element::kE2m2: return Family::kConvert52;
+    case Element::kInt8:
+    case Element::kInt4: return Family::kInteger;
     case Element::kE2m1: return Family::kE2m1;
     case Element::kMsfp12: return Family::kMagnitude;
   }
@@ -80,7 +84,8 @@ __device__ inline std::uint32_t clamp_two(std::uint32_t a, std::uint32_t b) {
   return __viaddmin_s16x2_relu(__byte_perm(a, b, 0x5410), 0x007F007Fu, 0x00FE00FEu);
 }
 
-/// Quotients (already prescaled) to codes, for the families that work on quotients. kClamp: they may be beyond the largest value, up to 2^14.
+/// Quotients (already prescaled) to codes, for the families that work on quotients. kClamp: they may be beyond the largest value, up to
+/// 2^14.
 template <Element kElement, int kPer, bool kClamp>
 __device__ inline Codes encode_quotients(const float (&quotients)[kPer]) {
   constexpr Format kFormat = format_of(kElement);
@@ -125,8 +130,10 @@ __device__ inline Codes encode_quotients(const float (&quotients)[kPer]) {
       }
       words[i / 4] = bytes;
     }
-    if constexpr (kFormat.bits == 8) return {words[0], words[1]};
-    else return {words[0] | (words[1] << (4 * kFormat.bits)), words[1] >> (32 - 4 * kFormat.bits)};
+    if constexpr (kFormat.bits == 8)
+      return {words[0], words[1]};
+    else
+      return {words[0] | (words[1] << (4 * kFormat.bits)), words[1] >> (32 - 4 * kFormat.bits)};
   }
 }
 

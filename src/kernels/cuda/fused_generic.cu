@@ -34,25 +34,16 @@ struct Row {
     const auto weight = [&] { return fused.weight == nullptr ? 1.0f : load_value(fused.weight, fused.weight_dtype, col); };
     float y = x;
     switch (fused.op) {
-      case FusedOp::kIdentity:
-        break;
+      case FusedOp::kIdentity: break;
       case FusedOp::kLayerNorm:
         y = __fmaf_rn(__fmul_rn(__fadd_rn(x, -mean), factor), weight(),
                       fused.bias == nullptr ? 0.0f : load_value(fused.bias, fused.weight_dtype, col));
         break;
       case FusedOp::kRmsNorm:
-      case FusedOp::kAddRmsNorm:
-        y = __fmul_rn(__fmul_rn(x, factor), weight());
-        break;
-      case FusedOp::kSiluMul:
-        y = __fmul_rn(silu_f32(x), load_value(fused.other, fused.dtype, row * fused.other_stride + col));
-        break;
-      case FusedOp::kGelu:
-        y = gelu_f32(x);
-        break;
-      case FusedOp::kGeluTanh:
-        y = gelu_tanh_f32(x);
-        break;
+      case FusedOp::kAddRmsNorm: y = __fmul_rn(__fmul_rn(x, factor), weight()); break;
+      case FusedOp::kSiluMul: y = __fmul_rn(silu_f32(x), load_value(fused.other, fused.dtype, row * fused.other_stride + col)); break;
+      case FusedOp::kGelu: y = gelu_f32(x); break;
+      case FusedOp::kGeluTanh: y = gelu_tanh_f32(x); break;
     }
     return y != y ? __uint_as_float(0x7FC00000u) : y;
   }

@@ -103,8 +103,8 @@ struct FusedRow {
       return;
     }
     const int block = problem.per_block ? segment * 8 + block_of_lane() : 0;
-    const bool mine = problem.per_block ? lane_id() % 4 == 0 && block * 128 < columns()
-                                        : threadIdx.x == 0 && (row == 0 || problem.steps.row_step != 0);
+    const bool mine =
+        problem.per_block ? lane_id() % 4 == 0 && block * 128 < columns() : threadIdx.x == 0 && (row == 0 || problem.steps.row_step != 0);
     if (!mine) return;
     problem.scales[row * problem.steps.row_step + block * problem.steps.block_step] = scale;
     if (row == problem.fused.rows - 1)
@@ -219,8 +219,7 @@ __global__ void __maxnreg__(registers_of(kOp, kCase)) fused_rows(const __grid_co
     const std::int64_t other = (row * fused.other_stride + first) * kSize;
     if constexpr (kOp == FusedOp::kAddRmsNorm)
       stage_sum<kType, kCase>(stage + r * stage_bytes(kType), x, static_cast<const char*>(fused.other) + other,
-                       static_cast<char*>(fused.residual) + other, left,
-                              args.x_aligned && args.other_aligned);
+                              static_cast<char*>(fused.residual) + other, left, args.x_aligned && args.other_aligned);
     else
       stage_segment<kType, kCase>(stage + r * stage_bytes(kType), x, left, args.x_aligned);
     if constexpr (kOp == FusedOp::kSiluMul)
@@ -325,20 +324,13 @@ int launch_fused_rows(const FusedQuantizeProblem& problem, Stream stream) {
 template <DType kType>
 int launch_fused_rows_of(const FusedQuantizeProblem& problem, Stream stream) {
   switch (problem.fused.op) {
-    case FusedOp::kIdentity:
-      return launch_fused_rows<FusedOp::kIdentity, kType>(problem, stream);
-    case FusedOp::kLayerNorm:
-      return launch_fused_rows<FusedOp::kLayerNorm, kType>(problem, stream);
-    case FusedOp::kRmsNorm:
-      return launch_fused_rows<FusedOp::kRmsNorm, kType>(problem, stream);
-    case FusedOp::kAddRmsNorm:
-      return launch_fused_rows<FusedOp::kAddRmsNorm, kType>(problem, stream);
-    case FusedOp::kSiluMul:
-      return launch_fused_rows<FusedOp::kSiluMul, kType>(problem, stream);
-    case FusedOp::kGelu:
-      return launch_fused_rows<FusedOp::kGelu, kType>(problem, stream);
-    case FusedOp::kGeluTanh:
-      return launch_fused_rows<FusedOp::kGeluTanh, kType>(problem, stream);
+    case FusedOp::kIdentity: return launch_fused_rows<FusedOp::kIdentity, kType>(problem, stream);
+    case FusedOp::kLayerNorm: return launch_fused_rows<FusedOp::kLayerNorm, kType>(problem, stream);
+    case FusedOp::kRmsNorm: return launch_fused_rows<FusedOp::kRmsNorm, kType>(problem, stream);
+    case FusedOp::kAddRmsNorm: return launch_fused_rows<FusedOp::kAddRmsNorm, kType>(problem, stream);
+    case FusedOp::kSiluMul: return launch_fused_rows<FusedOp::kSiluMul, kType>(problem, stream);
+    case FusedOp::kGelu: return launch_fused_rows<FusedOp::kGelu, kType>(problem, stream);
+    case FusedOp::kGeluTanh: return launch_fused_rows<FusedOp::kGeluTanh, kType>(problem, stream);
   }
   return cudaErrorInvalidValue;
 }

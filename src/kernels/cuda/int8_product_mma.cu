@@ -42,8 +42,7 @@ __global__ void __launch_bounds__(kThreads, 2) int8_product_mma(const ByteProble
 #pragma unroll
       for (int j = 0; j < 2; ++j) Rows::load_fragment(b[j], stage + kSliceBytes, column + j * 16, step * 2);
 #pragma unroll
-      for (int i = 0; i < 16; ++i)
-        multiply_bytes(sums[i / 4][i % 4], a[i / 4], b[i % 4 / 2][i % 2], b[i % 4 / 2][i % 2 + 2]);
+      for (int i = 0; i < 16; ++i) multiply_bytes(sums[i / 4][i % 4], a[i / 4], b[i % 4 / 2][i % 2], b[i % 4 / 2][i % 2 + 2]);
     }
   }
 #pragma unroll

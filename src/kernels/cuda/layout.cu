@@ -35,16 +35,11 @@ NARROW_HOST_DEVICE constexpr Place first_place(int index) {
   constexpr int kPerStripe = kTileRows * 32 / 16;  // a stripe of 32 columns is one run of memory
   const int stripe = index / kPerStripe * 32, piece = index % kPerStripe;
   switch (kLayout) {
-    case Layout::kRow:
-      return {index / (kTileCols / 16), index % (kTileCols / 16) * 16};
-    case Layout::kCol:
-      return {index % (kTileRows / 16) * 16, index / (kTileRows / 16)};
-    case Layout::kCol32:
-      return {piece / 2, stripe + piece % 2 * 16};
-    case Layout::kCol4_4r2_8c:
-      return {piece / 16 * 8 + piece / 8 % 2, stripe + piece / 2 % 4 * 8 + piece % 2 * 4};
-    case Layout::kCol32_2r_4r4:
-      return {piece / 64 * 32 + piece / 16 % 4 * 2 + piece / 4 % 4 * 8 + piece / 2 % 2, stripe + piece % 2 * 16};
+    case Layout::kRow: return {index / (kTileCols / 16), index % (kTileCols / 16) * 16};
+    case Layout::kCol: return {index % (kTileRows / 16) * 16, index / (kTileRows / 16)};
+    case Layout::kCol32: return {piece / 2, stripe + piece % 2 * 16};
+    case Layout::kCol4_4r2_8c: return {piece / 16 * 8 + piece / 8 % 2, stripe + piece / 2 % 4 * 8 + piece % 2 * 4};
+    case Layout::kCol32_2r_4r4: return {piece / 64 * 32 + piece / 16 % 4 * 2 + piece / 4 % 4 * 8 + piece / 2 % 2, stripe + piece % 2 * 16};
   }
   return {};
 }
@@ -206,16 +201,11 @@ constexpr Launch kTo[] = {launch<kFrom, Layout::kRow>, launch<kFrom, Layout::kCo
 int launch_transform(const TransformProblem& problem, Stream stream) {
   const int to = static_cast<int>(problem.to);
   switch (problem.from) {
-    case Layout::kRow:
-      return kTo<Layout::kRow>[to](problem, stream);
-    case Layout::kCol:
-      return kTo<Layout::kCol>[to](problem, stream);
-    case Layout::kCol32:
-      return kTo<Layout::kCol32>[to](problem, stream);
-    case Layout::kCol4_4r2_8c:
-      return kTo<Layout::kCol4_4r2_8c>[to](problem, stream);
-    case Layout::kCol32_2r_4r4:
-      return kTo<Layout::kCol32_2r_4r4>[to](problem, stream);
+    case Layout::kRow: return kTo<Layout::kRow>[to](problem, stream);
+    case Layout::kCol: return kTo<Layout::kCol>[to](problem, stream);
+    case Layout::kCol32: return kTo<Layout::kCol32>[to](problem, stream);
+    case Layout::kCol4_4r2_8c: return kTo<Layout::kCol4_4r2_8c>[to](problem, stream);
+    case Layout::kCol32_2r_4r4: return kTo<Layout::kCol32_2r_4r4>[to](problem, stream);
   }
   return cudaErrorInvalidValue;
 }

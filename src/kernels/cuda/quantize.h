@@ -22,7 +22,7 @@ struct QuantizeProblem {
   Overflow overflow = Overflow::kSaturate;
   std::uint64_t seed = 0;
 
-  std::uint8_t* codes = nullptr;        ///< [rows, row_bytes]
+  std::uint8_t* codes = nullptr;  ///< [rows, row_bytes]
   std::size_t row_bytes = 0;
   void* scales = nullptr;               ///< [grid.rows, grid.cols] in the scheme's scale storage
   std::uint8_t* zero_points = nullptr;  ///< [grid.rows, grid.cols]
@@ -31,7 +31,7 @@ struct QuantizeProblem {
   const float* given_scales = nullptr;  ///< static: one fp32 per cell
   const std::uint8_t* given_zero_points = nullptr;
   const float* given_outer_scale = nullptr;
-  std::uint32_t* flags = nullptr;       ///< bit 0: NaN seen, bit 1: infinity seen
+  std::uint32_t* flags = nullptr;  ///< bit 0: NaN seen, bit 1: infinity seen
   void* workspace = nullptr;
 };
 
@@ -44,7 +44,7 @@ struct DequantizeProblem {
   Scheme scheme;
   ScaleGrid grid;
   std::int64_t rows = 0, cols = 0;
-  void* y = nullptr;                    ///< [rows, cols], contiguous
+  void* y = nullptr;  ///< [rows, cols], contiguous
   DType dtype = DType::kF32;
 };
 

@@ -32,7 +32,7 @@ struct Args {
   ChunkedMatrix x;  // in spans
   std::uint8_t* codes;
   void* scales;
-  int lanes;       // per block
+  int lanes;  // per block
   int lanes_log2;
   std::uint32_t* flags;
   OuterScale outer;
@@ -71,7 +71,7 @@ __device__ inline bool quick_scale(float amax, const Outer& outer, BlockScale& r
   } else {
     float scale = divide<DType::kF32>(divide_by_constant(nonzero, kLargest, 1.0f / kLargest), outer.divisor);
     if (zero) scale = 1.0f;
-    plain = plain && scale <= 460.0f;  // beyond it the stored scale is too small for amax
+    plain = plain && scale <= 460.0f;                                            // beyond it the stored scale is too small for amax
     result.code = max(convert_four<true>(scale, 0.0f, 0.0f, 0.0f) & 0xFFu, 1u);  // positive: never rounds to zero
     const float stored = __half2float(__ushort_as_half(static_cast<unsigned short>(result.code << 7))) * 256.0f;
     result.value = __fmul_rn(stored, outer.value);
@@ -82,7 +82,8 @@ __device__ inline bool quick_scale(float amax, const Outer& outer, BlockScale& r
 /// The scale of any block: the code, and the divisor as the definition has it.
 template <Element kElement, ScaleKind kScale>
 __device__ inline float exact_scale(float amax, float outer, std::uint32_t& code) {
-  constexpr Format kElementFormat = format_of(kElement), kFloat = kFp32, kExponent = kE8m0, kSmall = kFp8E4m3;  // device code cannot refer to namespace-scope objects
+  constexpr Format kElementFormat = format_of(kElement), kFloat = kFp32, kExponent = kE8m0,
+                   kSmall = kFp8E4m3;  // device code cannot refer to namespace-scope objects
   Scheme scheme;
   scheme.element = kElementFormat;
   scheme.scale = kFloat;
@@ -101,8 +102,8 @@ __device__ inline float exact_scale(float amax, float outer, std::uint32_t& code
 
 /// A group the long way: the definition for every element.
 template <Element kElement, DType kType, ScaleKind kScale>
-__device__ inline std::uint32_t encode_exactly(const Chunk<kType, 8> (&chunks)[parts_of(kType)], Codes (&codes)[parts_of(kType)], int lanes, float outer,
-                                               std::uint32_t* flags) {
+__device__ inline std::uint32_t encode_exactly(const Chunk<kType, 8> (&chunks)[parts_of(kType)], Codes (&codes)[parts_of(kType)], int lanes,
+                                               float outer, std::uint32_t* flags) {
   float amax = 0.0f;
 #pragma unroll
   for (int i = 0; i < parts_of(kType); ++i) amax = fmaxf(amax, finite_magnitude(chunks[i], flags));
@@ -126,7 +127,8 @@ __global__ void __launch_bounds__(threads_of(kScale)) quantize_blocks(const Args
     prefetch_lines(static_cast<const char*>(args.x.data) + begin * 32, bytes, threadIdx.x, kThreads);
   }
   wait_for_previous_kernel();
-  const std::int64_t first = args.x.block_of_grid(kScale == ScaleKind::kTwoLevel && args.outer.given == nullptr) * (kThreads * kGroups) + threadIdx.x;
+  const std::int64_t first =
+      args.x.block_of_grid(kScale == ScaleKind::kTwoLevel && args.outer.given == nullptr) * (kThreads * kGroups) + threadIdx.x;
 
   Chunk<kType, 8> chunks[kGroups][kParts];
 #pragma unroll
@@ -134,7 +136,8 @@ __global__ void __launch_bounds__(threads_of(kScale)) quantize_blocks(const Args
     const std::int64_t index = first + g * kThreads;
     const std::int64_t offset = index < args.x.chunks ? args.x.template offset<kSpan>(index) : -1;
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) chunks[g][i] = offset >= 0 ? load_chunk<kType, 8>(args.x.data, offset + 8 * i) : zero_chunk<kType, 8>();
+    for (int i = 0; i < kParts; ++i)
+      chunks[g][i] = offset >= 0 ? load_chunk<kType, 8>(args.x.data, offset + 8 * i) : zero_chunk<kType, 8>();
   }
   Outer outer{.value = 1.0f, .divisor = {}};
   bool plain_outer = true;
@@ -153,7 +156,8 @@ __global__ void __launch_bounds__(threads_of(kScale)) quantize_blocks(const Args
 #pragma unroll(kFixedLanes > 0 ? 5 : 1)
   for (int offset = lanes / 2; offset > 0; offset /= 2)
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) magnitudes[g] = max_magnitude<kType>(magnitudes[g], __shfl_xor_sync(0xFFFFFFFFu, magnitudes[g], offset));
+    for (int g = 0; g < kGroups; ++g)
+      magnitudes[g] = max_magnitude<kType>(magnitudes[g], __shfl_xor_sync(0xFFFFFFFFu, magnitudes[g], offset));
 
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
@@ -182,8 +186,10 @@ __global__ void __launch_bounds__(threads_of(kScale)) quantize_blocks(const Args
     }
     if (index < args.x.chunks && (threadIdx.x & static_cast<unsigned>(lanes - 1)) == 0) {
       const std::int64_t cell = kFixedLanes > 0 ? index / max(kFixedLanes, 1) : index >> args.lanes_log2;
-      if constexpr (kScale == ScaleKind::kLargest) static_cast<std::uint32_t*>(args.scales)[cell] = scale.code;
-      else static_cast<std::uint8_t*>(args.scales)[cell] = static_cast<std::uint8_t>(scale.code);
+      if constexpr (kScale == ScaleKind::kLargest)
+        static_cast<std::uint32_t*>(args.scales)[cell] = scale.code;
+      else
+        static_cast<std::uint8_t*>(args.scales)[cell] = static_cast<std::uint8_t>(scale.code);
     }
     store_span<kElement, kParts>(args.codes, index, args.x.chunks, codes, stages[is_staged(kElement) ? threadIdx.x / 32 : 0]);
   }
@@ -218,23 +224,28 @@ struct Entry {
 
 template <Element kElement, ScaleKind kScale>
 constexpr Entry entry() {
-  return {kElement, kScale, {launch<kElement, DType::kF32, kScale>, launch<kElement, DType::kF16, kScale>, launch<kElement, DType::kBf16, kScale>}};
+  return {kElement,
+          kScale,
+          {launch<kElement, DType::kF32, kScale>, launch<kElement, DType::kF16, kScale>, launch<kElement, DType::kBf16, kScale>}};
 }
 
 constexpr Entry kEntries[] = {
-    entry<Element::kE4m3, ScaleKind::kLargest>(),        entry<Element::kInt8, ScaleKind::kLargest>(),
-    entry<Element::kInt4, ScaleKind::kLargest>(),        entry<Element::kE2m1, ScaleKind::kLargest>(),
-    entry<Element::kE2m1, ScaleKind::kSharedExponent>(), entry<Element::kE4m3, ScaleKind::kSharedExponent>(),
-    entry<Element::kE3m2, ScaleKind::kSharedExponent>(), entry<Element::kE2m3, ScaleKind::kSharedExponent>(),
+    entry<Element::kE4m3, ScaleKind::kLargest>(),          entry<Element::kInt8, ScaleKind::kLargest>(),
+    entry<Element::kInt4, ScaleKind::kLargest>(),          entry<Element::kE2m1, ScaleKind::kLargest>(),
+    entry<Element::kE2m1, ScaleKind::kSharedExponent>(),   entry<Element::kE4m3, ScaleKind::kSharedExponent>(),
+    entry<Element::kE3m2, ScaleKind::kSharedExponent>(),   entry<Element::kE2m3, ScaleKind::kSharedExponent>(),
     entry<Element::kMsfp12, ScaleKind::kSharedExponent>(), entry<Element::kE2m1, ScaleKind::kTwoLevel>(),
 };
 
 const Entry* find_entry(const QuantizeProblem& problem) {
   const Scheme& scheme = problem.scheme;
   ScaleKind kind = ScaleKind::kLargest;
-  if (scheme.rule == ScaleRule::kSharedExponent) kind = ScaleKind::kSharedExponent;
-  else if (scheme.has_outer_scale && scheme.scale == kFp8E4m3) kind = ScaleKind::kTwoLevel;
-  else if (scheme.scale != kFp32 || scheme.rule != ScaleRule::kLargest) return nullptr;
+  if (scheme.rule == ScaleRule::kSharedExponent)
+    kind = ScaleKind::kSharedExponent;
+  else if (scheme.has_outer_scale && scheme.scale == kFp8E4m3)
+    kind = ScaleKind::kTwoLevel;
+  else if (scheme.scale != kFp32 || scheme.rule != ScaleRule::kLargest)
+    return nullptr;
   for (const Entry& entry : kEntries)
     if (format_of(entry.element) == scheme.element && entry.scale == kind) return &entry;
   return nullptr;
@@ -243,11 +254,14 @@ const Entry* find_entry(const QuantizeProblem& problem) {
 bool accepts(const QuantizeProblem& problem) {
   const ScaleGrid& grid = problem.grid;
   const std::int64_t block = grid.tile_cols;
-  if (!is_plain_request(problem) || problem.scheme.asymmetric || problem.given_scales != nullptr || grid.whole_tensor || grid.tile_rows != 1) return false;
+  if (!is_plain_request(problem) || problem.scheme.asymmetric || problem.given_scales != nullptr || grid.whole_tensor ||
+      grid.tile_rows != 1)
+    return false;
   const Entry* entry = find_entry(problem);
   if (entry == nullptr) return false;
   const int span = 8 * parts_of(problem.dtype), fixed = fixed_block(entry->element, entry->scale);
-  if ((block & (block - 1)) != 0 || block < span || block > 32 * span || problem.cols % block != 0 || (fixed != 0 && block != fixed)) return false;
+  if ((block & (block - 1)) != 0 || block < span || block > 32 * span || problem.cols % block != 0 || (fixed != 0 && block != fixed))
+    return false;
   if (is_staged(entry->element) && problem.cols % 128 != 0) return false;
   return has_aligned_chunks(problem, span, is_staged(entry->element) ? 16 : span * bits_of(entry->element) / 8);
 }

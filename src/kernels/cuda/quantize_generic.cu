@@ -22,10 +22,14 @@ struct Extent {
   std::uint32_t flags = 0;
 
   __device__ void add(float x) {
-    if (x != x) flags |= 1u;
-    else if (!is_finite(x)) flags |= 2u;
-    else if (x < 0.0f) negative = fmaxf(negative, -x);
-    else positive = fmaxf(positive, x);
+    if (x != x)
+      flags |= 1u;
+    else if (!is_finite(x))
+      flags |= 2u;
+    else if (x < 0.0f)
+      negative = fmaxf(negative, -x);
+    else
+      positive = fmaxf(positive, x);
   }
   __device__ void merge_warp() {
     negative = __uint_as_float(__reduce_max_sync(0xFFFFFFFFu, __float_as_uint(negative)));
@@ -43,10 +47,13 @@ __device__ Rectangle rectangle_of(const QuantizeProblem& p, std::int64_t cell) {
   const std::int64_t grid_row = cell / p.grid.cols, grid_col = cell % p.grid.cols;
   const std::int64_t matrix = grid_row / p.grid.tiles_per_matrix, tile = grid_row % p.grid.tiles_per_matrix;
   const std::int64_t row = matrix * p.grid.matrix_rows, col = grid_col * p.grid.tile_cols;
-  return {row + tile * p.grid.tile_rows, row + min(p.grid.matrix_rows, (tile + 1) * p.grid.tile_rows), col, min(p.cols, col + p.grid.tile_cols)};
+  return {row + tile * p.grid.tile_rows, row + min(p.grid.matrix_rows, (tile + 1) * p.grid.tile_rows), col,
+          min(p.cols, col + p.grid.tile_cols)};
 }
 
-__device__ float value_at(const QuantizeProblem& p, std::int64_t row, std::int64_t col) { return load_value(p.x, p.dtype, row * p.row_stride + col); }
+__device__ float value_at(const QuantizeProblem& p, std::int64_t row, std::int64_t col) {
+  return load_value(p.x, p.dtype, row * p.row_stride + col);
+}
 
 __device__ void store_made(const QuantizeProblem& p, std::int64_t cell, const ScaleAndZero& made) {
   store_scale_code(p.scales, p.scheme.scale, cell, made.scale.code);
@@ -55,8 +62,9 @@ __device__ void store_made(const QuantizeProblem& p, std::int64_t cell, const Sc
 
 __device__ void make_scale(const QuantizeProblem& p, std::int64_t cell, float negative, float positive) {
   const float outer = p.scheme.has_outer_scale ? *p.outer_scale : 1.0f;
-  store_made(p, cell, p.scheme.asymmetric ? scale_from_range(p.scheme, -negative, positive)
-                                          : ScaleAndZero{scale_from_amax(p.scheme, fmaxf(negative, positive), outer), 0});
+  store_made(p, cell,
+             p.scheme.asymmetric ? scale_from_range(p.scheme, -negative, positive)
+                                 : ScaleAndZero{scale_from_amax(p.scheme, fmaxf(negative, positive), outer), 0});
 }
 
 /// sum |x| in the order of scale_rule.h: this warp's lanes are the 32 partial sums.
@@ -69,8 +77,10 @@ __device__ double ordered_sum(const QuantizeProblem& p, const Rectangle& r, int 
       double sum = 0.0;
       for (std::int64_t col = begin + lane; col < end; col += kSumLanes) {
         const float x = value_at(p, row, col);
-        if (is_finite(x)) sum += fabs(static_cast<double>(x));
-        else flags |= x != x ? 1u : 2u;
+        if (is_finite(x))
+          sum += fabs(static_cast<double>(x));
+        else
+          flags |= x != x ? 1u : 2u;
       }
       for (int half = kSumLanes / 2; half > 0; half /= 2) sum += __shfl_down_sync(0xFFFFFFFFu, sum, half);
       row_sum += sum;
@@ -118,7 +128,8 @@ struct CellExtent {
 };
 
 /// One thread per column of a slab of rows, for columns and whole tensors. The last cell is the tensor's, for outer scales.
-__global__ void __launch_bounds__(kThreads) extents_by_slab(const QuantizeProblem p, CellExtent* cells, bool whole, std::int64_t col_blocks) {
+__global__ void __launch_bounds__(kThreads)
+    extents_by_slab(const QuantizeProblem p, CellExtent* cells, bool whole, std::int64_t col_blocks) {
   const std::int64_t col = std::int64_t{blockIdx.x} % col_blocks * kThreads + threadIdx.x;
   const std::int64_t slab = std::int64_t{blockIdx.x} / col_blocks * kSlabRows;
   const std::int64_t end = min(slab + kSlabRows, p.rows);
@@ -132,7 +143,8 @@ __global__ void __launch_bounds__(kThreads) extents_by_slab(const QuantizeProble
   };
   if (col < p.cols) {
     for (std::int64_t row = slab; row < end; ++row) {
-      if (!whole && row > slab && p.grid.grid_row(row) != p.grid.grid_row(row - 1)) leave(p.grid.grid_row(row - 1) * p.grid.cols + p.grid.grid_col(col));
+      if (!whole && row > slab && p.grid.grid_row(row) != p.grid.grid_row(row - 1))
+        leave(p.grid.grid_row(row - 1) * p.grid.cols + p.grid.grid_col(col));
       extent.add(value_at(p, row, col));
     }
     if (!whole) leave(p.grid.grid_row(end - 1) * p.grid.cols + p.grid.grid_col(col));
@@ -183,12 +195,15 @@ __global__ void __launch_bounds__(kThreads) encode_groups(const QuantizeProblem 
     }
     const float x = value_at(p, row, col);
     if (!is_finite(x)) flags |= x != x ? 1u : 2u;
-    const std::uint32_t random = p.rounding == Rounding::kStochastic ? random_bits(p.seed, static_cast<std::uint64_t>(row * p.cols + col)) : 0u;
+    const std::uint32_t random =
+        p.rounding == Rounding::kStochastic ? random_bits(p.seed, static_cast<std::uint64_t>(row * p.cols + col)) : 0u;
     const std::uint64_t code = quantize_element(p.scheme, x, scale, zero_point, p.rounding, p.overflow, random);
     const int bit = i * bits;
     if (bit < 64) window[0] |= code << bit;
-    if (bit >= 64) window[1] |= code << (bit - 64);
-    else if (bit + bits > 64) window[1] |= code >> (64 - bit);
+    if (bit >= 64)
+      window[1] |= code << (bit - 64);
+    else if (bit + bits > 64)
+      window[1] |= code >> (64 - bit);
   }
   std::uint8_t* out = p.codes + static_cast<std::size_t>(row) * p.row_bytes + begin / 8 * bits;
   const int bytes = (count * bits + 7) / 8;

@@ -134,7 +134,8 @@ __device__ inline std::uint32_t consume_amax(const Args& args, const Tiles& tile
 /// The largest over the block's consumers and, after the barrier, over the grid; bit 31 is the or of all.
 __device__ inline std::uint32_t reduce_grid(std::uint32_t value, const Args& args) {
   __shared__ std::uint32_t warps[kThreads / 32];
-  const std::uint32_t magnitude = __reduce_max_sync(0xFFFFFFFFu, value & 0x7FFFFFFFu) | (__reduce_or_sync(0xFFFFFFFFu, value) & 0x80000000u);
+  const std::uint32_t magnitude =
+      __reduce_max_sync(0xFFFFFFFFu, value & 0x7FFFFFFFu) | (__reduce_or_sync(0xFFFFFFFFu, value) & 0x80000000u);
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = magnitude;
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -181,10 +182,13 @@ __device__ inline void consume_codes(const Args& args, const Tiles& tiles, Share
 #pragma unroll
     for (int u = 0; u < kChunksPerThread; ++u) {
       const int chunk = static_cast<int>(threadIdx.x + u * kConsumers);
-      const Codes packed = kPlain ? encode_chunk<kElement, kType, kPer, false>(chunks[u], divisor) : encode_chunk_slowly<kElement>(chunks[u], scale);
+      const Codes packed =
+          kPlain ? encode_chunk<kElement, kType, kPer, false>(chunks[u], divisor) : encode_chunk_slowly<kElement>(chunks[u], scale);
       if (chunk * 16 >= size) continue;
-      if constexpr (kPer == 8) reinterpret_cast<uint2*>(codes)[chunk] = make_uint2(packed.low, packed.high);
-      else reinterpret_cast<std::uint32_t*>(codes)[chunk] = packed.low;
+      if constexpr (kPer == 8)
+        reinterpret_cast<uint2*>(codes)[chunk] = make_uint2(packed.low, packed.high);
+      else
+        reinterpret_cast<std::uint32_t*>(codes)[chunk] = packed.low;
     }
   }
 }
@@ -206,8 +210,10 @@ __global__ void __launch_bounds__(kThreads, 1) quantize_resident(const Args args
   __syncthreads();
   const bool consumer = threadIdx.x < kConsumers;
   std::uint32_t mine = 0;
-  if (consumer) mine = consume_amax<kType, kPer>(args, tiles, shared);
-  else if (threadIdx.x == kConsumers) produce_amax(args, tiles, shared);
+  if (consumer)
+    mine = consume_amax<kType, kPer>(args, tiles, shared);
+  else if (threadIdx.x == kConsumers)
+    produce_amax(args, tiles, shared);
   __syncwarp();
   const std::uint32_t all = reduce_grid(mine, args);
   const float amax = __uint_as_float(all & 0x7FFFFFFFu);
@@ -227,9 +233,15 @@ __global__ void __launch_bounds__(kThreads, 1) quantize_resident(const Args args
 template <Element kElement, DType kType>
 int launch(const QuantizeProblem& problem, Stream stream) {
   const auto kernel = quantize_resident<kElement, kType>;
-  Args args{static_cast<const std::uint8_t*>(problem.x), problem.rows * problem.cols * (is_16_bit(kType) ? 2 : 4), problem.codes,
-            static_cast<float*>(problem.scales), static_cast<float*>(problem.workspace), problem.flags};
-  if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)); error != cudaSuccess) return error;
+  Args args{static_cast<const std::uint8_t*>(problem.x),
+            problem.rows * problem.cols * (is_16_bit(kType) ? 2 : 4),
+            problem.codes,
+            static_cast<float*>(problem.scales),
+            static_cast<float*>(problem.workspace),
+            problem.flags};
+  if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
+      error != cudaSuccess)
+    return error;
   const std::int64_t tiles = (args.bytes + kTileBytes - 1) / kTileBytes;
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeCooperative;
@@ -257,12 +269,15 @@ int launch_any(const QuantizeProblem& problem, Stream stream) {
 
 bool accepts(const QuantizeProblem& problem) {
   const Scheme& scheme = problem.scheme;
-  if (!is_plain_request(problem) || scheme.asymmetric || scheme.scale != kFp32 || scheme.rule != ScaleRule::kLargest || !problem.grid.whole_tensor) return false;
+  if (!is_plain_request(problem) || scheme.asymmetric || scheme.scale != kFp32 || scheme.rule != ScaleRule::kLargest ||
+      !problem.grid.whole_tensor)
+    return false;
   if (scheme.element != kFp8E4m3 && scheme.element != kFp8E5m2 && scheme.element != kInt8) return false;
   if (!scheme.has_scales() || problem.given_scales != nullptr || (problem.row_stride != problem.cols && problem.rows != 1)) return false;
   const int per = problem.dtype == DType::kF32 ? 4 : 8;
   if (!has_aligned_chunks(problem, per, per)) return false;
-  return device_attribute(cudaDevAttrComputeCapabilityMajor, 0) >= 9 && device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, 0) >= static_cast<int>(sizeof(Shared) + 256);
+  return device_attribute(cudaDevAttrComputeCapabilityMajor, 0) >= 9 &&
+         device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, 0) >= static_cast<int>(sizeof(Shared) + 256);
 }
 
 std::size_t workspace(const QuantizeProblem&) { return tensor_amax_workspace(); }

@@ -101,8 +101,9 @@ using Launch = int (*)(const QuantizeProblem&, Stream);
 template <Element kElement, DType kType>
 int launch(const QuantizeProblem& problem, Stream stream) {
   constexpr int kPer = elements_per_lane(kElement, kType);
-  Args args{problem.x, problem.row_stride, static_cast<int>(problem.cols / kPer), problem.codes, problem.row_bytes,
-            static_cast<float*>(problem.scales), problem.flags};
+  Args args{problem.x,     problem.row_stride, static_cast<int>(problem.cols / kPer),
+            problem.codes, problem.row_bytes,  static_cast<float*>(problem.scales),
+            problem.flags};
   const auto launch_with = [&]<int kChunks, int kParts, int kRegisters>() {
     const int threads = (args.chunks + 32 * kChunks - 1) / (32 * kChunks) * 32;
     return launch_overlapped(quantize_rows<kElement, kType, kChunks, kParts, kRegisters>, problem.rows, threads, stream, args);
@@ -138,7 +139,9 @@ const Entry* find_entry(const QuantizeProblem& problem) {
 
 bool accepts(const QuantizeProblem& problem) {
   const Scheme& scheme = problem.scheme;
-  if (!is_plain_request(problem) || scheme.asymmetric || scheme.scale != kFp32 || scheme.rule != ScaleRule::kLargest || problem.given_scales != nullptr) return false;
+  if (!is_plain_request(problem) || scheme.asymmetric || scheme.scale != kFp32 || scheme.rule != ScaleRule::kLargest ||
+      problem.given_scales != nullptr)
+    return false;
   if (problem.grid.whole_tensor || problem.grid.tile_rows != 1 || problem.grid.cols != 1) return false;
   const Entry* entry = find_entry(problem);
   if (entry == nullptr) return false;

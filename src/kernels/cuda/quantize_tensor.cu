@@ -22,9 +22,9 @@ constexpr int kAmaxUnroll = 4, kAmaxSteps = 2;  // chunks in flight, and rounds 
 struct Args {
   ChunkedMatrix x;
   std::uint8_t* codes;
-  float* scale;            // stored
-  const float* given;      // static
-  const float* partials;   // dynamic
+  float* scale;           // stored
+  const float* given;     // static
+  const float* partials;  // dynamic
   int partial_count;
   std::uint32_t* flags;
 };
@@ -45,7 +45,8 @@ __global__ void __launch_bounds__(kThreads) quantize_tensor(const Args args) {
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     const std::int64_t index = first + u * kThreads;
-    chunks[u] = index < args.x.chunks ? load_chunk<kType, kPer>(args.x.data, args.x.template offset<kPer>(index)) : zero_chunk<kType, kPer>();
+    chunks[u] =
+        index < args.x.chunks ? load_chunk<kType, kPer>(args.x.data, args.x.template offset<kPer>(index)) : zero_chunk<kType, kPer>();
   }
 
   float scale = 1.0f;
@@ -143,7 +144,9 @@ int launch_any(const QuantizeProblem& problem, Stream stream) {
 
 bool accepts(const QuantizeProblem& problem) {
   const Scheme& scheme = problem.scheme;
-  if (!is_plain_request(problem) || scheme.asymmetric || scheme.scale != kFp32 || scheme.rule != ScaleRule::kLargest || !problem.grid.whole_tensor) return false;
+  if (!is_plain_request(problem) || scheme.asymmetric || scheme.scale != kFp32 || scheme.rule != ScaleRule::kLargest ||
+      !problem.grid.whole_tensor)
+    return false;
   if (scheme.element != kFp8E4m3 && scheme.element != kFp8E5m2 && scheme.element != kInt8) return false;
   const int per = problem.dtype == DType::kF32 ? 4 : 8;
   return has_aligned_chunks(problem, per, per);

@@ -6,7 +6,8 @@
 
 namespace narrow::cuda {
 
-/// v * s. GPUs answer any NaN with one without sign or payload; an x86 host keeps the first NaN operand, and makes a negative one of infinity * 0.
+/// v * s. GPUs answer any NaN with one without sign or payload; an x86 host keeps the first NaN operand, and makes a negative one of
+/// infinity * 0.
 __device__ inline float scaled_value(float value, float scale) {
   if (value != value) return value;
   if (scale != scale) return scale;

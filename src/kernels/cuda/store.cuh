@@ -7,7 +7,9 @@
 namespace narrow::cuda {
 
 /// Elements that one lane holds: 16 bytes of input, or 32 of fp32 where fewer than 8 codes would not fill bytes.
-NARROW_HOST_DEVICE constexpr int elements_per_lane(Element element, DType dtype) { return dtype == DType::kF32 && bits_of(element) == 8 ? 4 : 8; }
+NARROW_HOST_DEVICE constexpr int elements_per_lane(Element element, DType dtype) {
+  return dtype == DType::kF32 && bits_of(element) == 8 ? 4 : 8;
+}
 
 NARROW_HOST_DEVICE constexpr bool is_staged(Element element) { return bits_of(element) == 5 || bits_of(element) == 6; }
 

@@ -17,7 +17,8 @@ int launch_tensor_amax(const QuantizeProblem& problem, const float*& partials, i
 __device__ inline float fold_partials(const float* partials, int count) {
   __shared__ std::uint32_t warps[32];
   std::uint32_t magnitude = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) magnitude = max(magnitude, __float_as_uint(__ldcg(partials + i)));
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x))
+    magnitude = max(magnitude, __float_as_uint(__ldcg(partials + i)));
   magnitude = __reduce_max_sync(0xFFFFFFFFu, magnitude);
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = magnitude;
   __syncthreads();

@@ -15,9 +15,12 @@ __device__ inline float finish(const WeightEpilogue& e, float v, float bias, flo
   return v;
 }
 __device__ inline void store_finished(const WeightEpilogue& e, float v, std::int64_t at, void* y) {
-  if (e.out == DType::kF32) static_cast<float*>(y)[at] = v;
-  else if (e.out == DType::kF16) static_cast<__half*>(y)[at] = __float2half_rn(clamp_half(v));
-  else static_cast<__nv_bfloat16*>(y)[at] = __float2bfloat16_rn(v);
+  if (e.out == DType::kF32)
+    static_cast<float*>(y)[at] = v;
+  else if (e.out == DType::kF16)
+    static_cast<__half*>(y)[at] = __float2half_rn(clamp_half(v));
+  else
+    static_cast<__nv_bfloat16*>(y)[at] = __float2bfloat16_rn(v);
 }
 /// All of it for one value of y [m, n].
 __device__ inline void finish_and_store(const WeightEpilogue& e, float v, int row, int column, int n, void* y, std::int64_t y_pitch) {

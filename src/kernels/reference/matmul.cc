@@ -34,7 +34,8 @@ Element activation_at(const ActivationView& x, std::int64_t row, std::int64_t k)
   if (!x.quantized) return {load_value(x.data, x.dtype, row * x.row_stride + k), 1.0};
   const std::uint32_t code = read_code(x.codes + static_cast<std::size_t>(row) * x.row_bytes, k, x.scheme.element.bits);
   const std::int64_t cell = x.grid.grid_row(row) * x.grid.cols + x.grid.grid_col(k);
-  const float scale = x.scheme.has_scales() ? effective_scale(x.scheme, load_scale_code(x.scales, x.scheme.scale, cell), x.outer_scale) : 1.0f;
+  const float scale =
+      x.scheme.has_scales() ? effective_scale(x.scheme, load_scale_code(x.scales, x.scheme.scale, cell), x.outer_scale) : 1.0f;
   if (x.scheme.asymmetric) return {static_cast<double>(code) - x.zero_points[cell], scale};
   return {decode(x.scheme.element, code), scale};
 }
@@ -47,7 +48,8 @@ Element weight_at(const MatmulProblem& problem, std::int64_t n, std::int64_t k) 
   if (panels) {
     const int bits = panels::stored_bits(element);
     const auto* words = reinterpret_cast<const std::uint32_t*>(w.codes);
-    code = panels::from_stored(element, panels::read_stored(words + panels::lane_index(n, k, problem.k, bits), static_cast<int>(k % panels::kGroup), bits));
+    code = panels::from_stored(
+        element, panels::read_stored(words + panels::lane_index(n, k, problem.k, bits), static_cast<int>(k % panels::kGroup), bits));
   } else if (element.bits == 32) {
     return {load_value(w.codes + static_cast<std::size_t>(n) * w.row_bytes, DType::kF32, k), 1.0};
   } else {
@@ -56,7 +58,8 @@ Element weight_at(const MatmulProblem& problem, std::int64_t n, std::int64_t k) 
   if (element.bits == 32) return {std::bit_cast<float>(code), 1.0};
   const std::int64_t cell = panels ? panels::scale_index(n, w.grid.grid_col(k), panels::k_blocks(w.grid, problem.k))
                                    : w.grid.grid_row(n) * w.grid.cols + w.grid.grid_col(k);
-  const float scale = w.scheme.has_scales() ? effective_scale(w.scheme, load_scale_code(w.scales, w.scheme.scale, cell), w.outer_scale) : 1.0f;
+  const float scale =
+      w.scheme.has_scales() ? effective_scale(w.scheme, load_scale_code(w.scales, w.scheme.scale, cell), w.outer_scale) : 1.0f;
   if (w.scheme.asymmetric) return {static_cast<double>(code) - w.zero_points[cell], scale};
   return {decode(element, code), scale};
 }
@@ -108,11 +111,18 @@ void store(const MatmulEpilogue& epilogue, std::int64_t row, std::int64_t n, con
   float value = sum.value;
   if (epilogue.bias != nullptr) value = value + epilogue.bias[n];
   value = activate(epilogue.activation, value);
-  if (epilogue.residual != nullptr) value = value + load_value(epilogue.residual, epilogue.residual_dtype, row * epilogue.residual_stride + n);
+  if (epilogue.residual != nullptr)
+    value = value + load_value(epilogue.residual, epilogue.residual_dtype, row * epilogue.residual_stride + n);
   switch (epilogue.out) {
-    case DType::kI8: static_cast<std::uint8_t*>(epilogue.y)[index] = static_cast<std::uint8_t>(encode(kInt8, value / epilogue.out_scale)); break;
-    case DType::kF8E4m3: static_cast<std::uint8_t*>(epilogue.y)[index] = static_cast<std::uint8_t>(encode(kFp8E4m3, value / epilogue.out_scale)); break;
-    case DType::kF8E5m2: static_cast<std::uint8_t*>(epilogue.y)[index] = static_cast<std::uint8_t>(encode(kFp8E5m2, value / epilogue.out_scale)); break;
+    case DType::kI8:
+      static_cast<std::uint8_t*>(epilogue.y)[index] = static_cast<std::uint8_t>(encode(kInt8, value / epilogue.out_scale));
+      break;
+    case DType::kF8E4m3:
+      static_cast<std::uint8_t*>(epilogue.y)[index] = static_cast<std::uint8_t>(encode(kFp8E4m3, value / epilogue.out_scale));
+      break;
+    case DType::kF8E5m2:
+      static_cast<std::uint8_t*>(epilogue.y)[index] = static_cast<std::uint8_t>(encode(kFp8E5m2, value / epilogue.out_scale));
+      break;
     default: store_value(epilogue.y, epilogue.out, index, value);
   }
 }
@@ -126,6 +136,7 @@ void run(const MatmulProblem& problem, const MatmulTile& tile, const std::byte*,
 
 }  // namespace
 
-const MatmulKernel kMatmul{"ref_matmul", Isa::kScalar, "every pair of schemes, layout and shape", accepts, 1, 64, no_bytes, no_begin, no_pack, no_bytes, run};
+const MatmulKernel kMatmul{
+    "ref_matmul", Isa::kScalar, "every pair of schemes, layout and shape", accepts, 1, 64, no_bytes, no_begin, no_pack, no_bytes, run};
 
 }  // namespace narrow::reference

@@ -72,10 +72,10 @@ void encode_rectangle(const QuantizeProblem& problem, const Tile& rectangle, flo
   const int bits = problem.scheme.element.bits;
   for (std::int64_t row = rectangle.row_begin; row < rectangle.row_end; ++row)
     for (std::int64_t col = rectangle.col_begin; col < rectangle.col_end; ++col) {
-      const std::uint32_t random = problem.rounding == Rounding::kStochastic
-                                       ? random_bits(problem.seed, static_cast<std::uint64_t>(row * problem.cols + col)) : 0u;
-      const std::uint32_t code = quantize_element(problem.scheme, value_at(problem, row, col), scale, zero_point, problem.rounding,
-                                                  problem.overflow, random);
+      const std::uint32_t random =
+          problem.rounding == Rounding::kStochastic ? random_bits(problem.seed, static_cast<std::uint64_t>(row * problem.cols + col)) : 0u;
+      const std::uint32_t code =
+          quantize_element(problem.scheme, value_at(problem, row, col), scale, zero_point, problem.rounding, problem.overflow, random);
       write_code(problem.codes + static_cast<std::size_t>(row) * problem.row_bytes, col, bits, code);
     }
 }
@@ -93,7 +93,8 @@ TileStats run(const QuantizeProblem& problem, const Tile& tile) {
     std::int64_t row_end = row;  // the rows of one grid row
     while (row_end < tile.row_end && problem.grid.grid_row(row_end) == problem.grid.grid_row(row)) ++row_end;
     for (std::int64_t col = tile.col_begin; col < tile.col_end;) {
-      const std::int64_t col_end = problem.grid.whole_tensor ? tile.col_end : std::min(tile.col_end, (problem.grid.grid_col(col) + 1) * problem.grid.tile_cols);
+      const std::int64_t col_end =
+          problem.grid.whole_tensor ? tile.col_end : std::min(tile.col_end, (problem.grid.grid_col(col) + 1) * problem.grid.tile_cols);
       const Tile rectangle{row, row_end, col, col_end};
       const TileStats stats = measure(problem, rectangle);
       const std::int64_t cell = problem.grid.grid_row(row) * problem.grid.cols + problem.grid.grid_col(col);

@@ -256,9 +256,7 @@ Tensor source_values(const DeviceSource& source, DType type, const Buffer& to, S
     case DeviceSource::Op::kGate:
       cuda::check(cuda::launch_gate(source.x.data(), source.x.dtype(), rows, k, y.data(), type, stream), "gate");
       break;
-    case DeviceSource::Op::kValues:
-      cuda::convert(source.x, y, stream);
-      break;
+    case DeviceSource::Op::kValues: cuda::convert(source.x, y, stream); break;
   }
   return y;
 }

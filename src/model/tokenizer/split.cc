@@ -108,16 +108,11 @@ std::size_t digits(const Cursor& text, std::size_t at, bool one_by_one) {
 
 std::size_t piece_end(const Splitter& splitter, const Cursor& text, std::size_t at) {
   switch (splitter.kind) {
-    case Splitter::Kind::kGpt2:
-      return gpt2(text, at);
-    case Splitter::Kind::kLlama3:
-      return llama3(text, at, 3);
-    case Splitter::Kind::kQwen2:
-      return llama3(text, at, 1);
-    case Splitter::Kind::kDigits:
-      return digits(text, at, true);
-    case Splitter::Kind::kDigitRuns:
-      return digits(text, at, false);
+    case Splitter::Kind::kGpt2: return gpt2(text, at);
+    case Splitter::Kind::kLlama3: return llama3(text, at, 3);
+    case Splitter::Kind::kQwen2: return llama3(text, at, 1);
+    case Splitter::Kind::kDigits: return digits(text, at, true);
+    case Splitter::Kind::kDigitRuns: return digits(text, at, false);
   }
   return at;
 }

@@ -1,4 +1,5 @@
 // Made by tools/dev/unicode_tables.py from Unicode 14.0.0; do not edit.
+// clang-format off
 
 /// Code points of general category L (letters) and N (numbers): first and last of each run.
 inline constexpr CodeRange kLetters[] = {

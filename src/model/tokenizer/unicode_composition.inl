@@ -1,4 +1,5 @@
 // Made by tools/dev/unicode_tables.py from Unicode 14.0.0; do not edit.
+// clang-format off
 
 /// Canonical decompositions by one step; the second is 0 where there is none. Hangul is computed.
 inline constexpr Decomposition kDecompositions[] = {

@@ -1,4 +1,5 @@
-// Bytes and masks of 32-bit lanes, for NEON, which has no stores around the caches. Included by a leaf inside its own namespace, after vector.inl.
+// Bytes and masks of 32-bit lanes, for NEON, which has no stores around the caches. Included by a leaf inside its own namespace, after
+// vector.inl.
 
 inline void stream(float* to, VF value) { store(to, value); }
 inline VF in_register(VF value) { return value; }

@@ -7,17 +7,15 @@ namespace narrow::cpu {
 namespace {
 
 constexpr MatmulNames kNeonNames{
-    "neon_matmul_int8_int8_any", "neon_matmul_int8_int4_any", "neon_matmul_int8_int3_any", "neon_matmul_int8_int2_any",
-    "neon_matmul_int8_int1_any",
-    "neon_matmul_f32_fp32_none", "neon_matmul_f32_float16_any", "neon_matmul_f32_float8_any", "neon_matmul_f32_float6_any",
-    "neon_matmul_f32_int8_any", "neon_matmul_f32_int4_any", "neon_matmul_f32_int3_any",
-    "neon_matmul_f32_code5_any", "neon_matmul_f32_code4_any", "neon_matmul_f32_code3_any",
-    "neon_matmul_f32_code2_any", "neon_matmul_f32_code1_any", "neon_matmul_f32_uint4_any", "neon_matmul_f32_uint3_any",
-    "neon_matmul_f32_uint2_any"};
+    "neon_matmul_int8_int8_any",  "neon_matmul_int8_int4_any", "neon_matmul_int8_int3_any",   "neon_matmul_int8_int2_any",
+    "neon_matmul_int8_int1_any",  "neon_matmul_f32_fp32_none", "neon_matmul_f32_float16_any", "neon_matmul_f32_float8_any",
+    "neon_matmul_f32_float6_any", "neon_matmul_f32_int8_any",  "neon_matmul_f32_int4_any",    "neon_matmul_f32_int3_any",
+    "neon_matmul_f32_code5_any",  "neon_matmul_f32_code4_any", "neon_matmul_f32_code3_any",   "neon_matmul_f32_code2_any",
+    "neon_matmul_f32_code1_any",  "neon_matmul_f32_uint4_any", "neon_matmul_f32_uint3_any",   "neon_matmul_f32_uint2_any"};
 constexpr MatmulNames kDotProdNames{"dotprod_matmul_int8_int8_any", "dotprod_matmul_int8_int4_any", "dotprod_matmul_int8_int3_any",
                                     "dotprod_matmul_int8_int2_any", "dotprod_matmul_int8_int1_any"};
-constexpr MatmulNames kI8mmNames{"i8mm_matmul_int8_int8_any", "i8mm_matmul_int8_int4_any", "i8mm_matmul_int8_int3_any", "i8mm_matmul_int8_int2_any",
-                                 "i8mm_matmul_int8_int1_any"};
+constexpr MatmulNames kI8mmNames{"i8mm_matmul_int8_int8_any", "i8mm_matmul_int8_int4_any", "i8mm_matmul_int8_int3_any",
+                                 "i8mm_matmul_int8_int2_any", "i8mm_matmul_int8_int1_any"};
 
 }  // namespace
 

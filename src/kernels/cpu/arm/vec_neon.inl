@@ -9,9 +9,9 @@ struct I {
 };
 
 constexpr int kGemvParts = 2;
-constexpr int kGemvSums = 4;    // rows x parts at most, two sums each
+constexpr int kGemvSums = 4;          // rows x parts at most, two sums each
 constexpr bool kCheapLookUp = false;  // of 16 values
-constexpr int kTileParts = 1;   // of a register tile: 6 x 16 sums, 24 of 32 registers
+constexpr int kTileParts = 1;         // of a register tile: 6 x 16 sums, 24 of 32 registers
 constexpr int kTileRows = 6;
 
 /// A vector of four registers, the i-th of them work(i).
@@ -22,41 +22,80 @@ template <typename V, typename Work>
   return result;
 }
 
-inline F load(const float* p) { return four<F>([&](int i) { return vld1q_f32(p + 4 * i); }); }
-inline void store(float* p, const F& a) { for (int i = 0; i < 4; ++i) vst1q_f32(p + 4 * i, a.v[i]); }
-inline I load_lanes(const void* p) { return four<I>([&](int i) { return vld1q_u32(static_cast<const std::uint32_t*>(p) + 4 * i); }); }
+inline F load(const float* p) {
+  return four<F>([&](int i) { return vld1q_f32(p + 4 * i); });
+}
+inline void store(float* p, const F& a) {
+  for (int i = 0; i < 4; ++i) vst1q_f32(p + 4 * i, a.v[i]);
+}
+inline I load_lanes(const void* p) {
+  return four<I>([&](int i) { return vld1q_u32(static_cast<const std::uint32_t*>(p) + 4 * i); });
+}
 inline const I& in_register(const I& a) { return a; }
-inline void store_lanes(void* p, const I& a) { for (int i = 0; i < 4; ++i) vst1q_u32(static_cast<std::uint32_t*>(p) + 4 * i, a.v[i]); }
-inline F set(float x) { return four<F>([&](int) { return vdupq_n_f32(x); }); }
+inline void store_lanes(void* p, const I& a) {
+  for (int i = 0; i < 4; ++i) vst1q_u32(static_cast<std::uint32_t*>(p) + 4 * i, a.v[i]);
+}
+inline F set(float x) {
+  return four<F>([&](int) { return vdupq_n_f32(x); });
+}
 inline F broadcast(const float* p) { return set(*p); }
-inline I set_lanes(std::uint32_t x) { return four<I>([&](int) { return vdupq_n_u32(x); }); }
-inline F fma(const F& a, const F& b, const F& c) { return four<F>([&](int i) { return vfmaq_f32(c.v[i], a.v[i], b.v[i]); }); }
-inline F plus(const F& a, const F& b) { return four<F>([&](int i) { return vaddq_f32(a.v[i], b.v[i]); }); }
-inline F mul(const F& a, const F& b) { return four<F>([&](int i) { return vmulq_f32(a.v[i], b.v[i]); }); }
-inline F sub(const F& a, const F& b) { return four<F>([&](int i) { return vsubq_f32(a.v[i], b.v[i]); }); }
+inline I set_lanes(std::uint32_t x) {
+  return four<I>([&](int) { return vdupq_n_u32(x); });
+}
+inline F fma(const F& a, const F& b, const F& c) {
+  return four<F>([&](int i) { return vfmaq_f32(c.v[i], a.v[i], b.v[i]); });
+}
+inline F plus(const F& a, const F& b) {
+  return four<F>([&](int i) { return vaddq_f32(a.v[i], b.v[i]); });
+}
+inline F mul(const F& a, const F& b) {
+  return four<F>([&](int i) { return vmulq_f32(a.v[i], b.v[i]); });
+}
+inline F sub(const F& a, const F& b) {
+  return four<F>([&](int i) { return vsubq_f32(a.v[i], b.v[i]); });
+}
 template <int kCount>
 inline I shift_left(const I& a) {
-  if constexpr (kCount == 0) return a; else return four<I>([&](int i) { return vshlq_n_u32(a.v[i], kCount); });
+  if constexpr (kCount == 0)
+    return a;
+  else
+    return four<I>([&](int i) { return vshlq_n_u32(a.v[i], kCount); });
 }
 template <int kCount>
 inline I shift_right(const I& a) {
-  if constexpr (kCount == 0) return a; else return four<I>([&](int i) { return vshrq_n_u32(a.v[i], kCount); });
+  if constexpr (kCount == 0)
+    return a;
+  else
+    return four<I>([&](int i) { return vshrq_n_u32(a.v[i], kCount); });
 }
 inline I shift_right_signed(const I& a, const I& count) {
-  return four<I>([&](int i) { return vreinterpretq_u32_s32(vshlq_s32(vreinterpretq_s32_u32(a.v[i]), vnegq_s32(vreinterpretq_s32_u32(count.v[i])))); });
+  return four<I>(
+      [&](int i) { return vreinterpretq_u32_s32(vshlq_s32(vreinterpretq_s32_u32(a.v[i]), vnegq_s32(vreinterpretq_s32_u32(count.v[i])))); });
 }
-inline I bit_and(const I& a, const I& b) { return four<I>([&](int i) { return vandq_u32(a.v[i], b.v[i]); }); }
+inline I bit_and(const I& a, const I& b) {
+  return four<I>([&](int i) { return vandq_u32(a.v[i], b.v[i]); });
+}
 /// (a & b) | c
-inline I and_or(const I& a, const I& b, const I& c) { return four<I>([&](int i) { return vorrq_u32(vandq_u32(a.v[i], b.v[i]), c.v[i]); }); }
-inline I larger(const I& a, const I& b) { return four<I>([&](int i) { return vmaxq_u32(a.v[i], b.v[i]); }); }
-inline F as_float(const I& a) { return four<F>([&](int i) { return vreinterpretq_f32_u32(a.v[i]); }); }
-inline I widen_words(const std::uint16_t* p) { return four<I>([&](int i) { return vmovl_u16(vld1_u16(p + 4 * i)); }); }
+inline I and_or(const I& a, const I& b, const I& c) {
+  return four<I>([&](int i) { return vorrq_u32(vandq_u32(a.v[i], b.v[i]), c.v[i]); });
+}
+inline I larger(const I& a, const I& b) {
+  return four<I>([&](int i) { return vmaxq_u32(a.v[i], b.v[i]); });
+}
+inline F as_float(const I& a) {
+  return four<F>([&](int i) { return vreinterpretq_f32_u32(a.v[i]); });
+}
+inline I widen_words(const std::uint16_t* p) {
+  return four<I>([&](int i) { return vmovl_u16(vld1_u16(p + 4 * i)); });
+}
 inline I widen_bytes(const std::uint8_t* p) {
   const uint8x16_t bytes = vld1q_u8(p);
   const uint16x8_t low = vmovl_u8(vget_low_u8(bytes)), high = vmovl_high_u8(bytes);
   return {{vmovl_u16(vget_low_u16(low)), vmovl_high_u16(low), vmovl_u16(vget_low_u16(high)), vmovl_high_u16(high)}};
 }
-inline F to_float(const I& a) { return four<F>([&](int i) { return vcvtq_f32_s32(vreinterpretq_s32_u32(a.v[i])); }); }
+inline F to_float(const I& a) {
+  return four<F>([&](int i) { return vcvtq_f32_s32(vreinterpretq_s32_u32(a.v[i])); });
+}
 
 /// 32 values, looked up by the low 4 or 5 bits of a lane: 64 bytes are one TBL of four registers.
 struct Table {
@@ -79,7 +118,9 @@ inline Table load_table16(const float* p) {
 inline uint8x16_t byte_indices(uint32x4_t index, std::uint32_t mask) {
   return vreinterpretq_u8_u32(vaddq_u32(vmulq_n_u32(vandq_u32(index, vdupq_n_u32(mask)), 0x04040404u), vdupq_n_u32(0x03020100u)));
 }
-inline F look_up16(const I& index, const Table& table) { return four<F>([&](int i) { return vreinterpretq_f32_u8(vqtbl4q_u8(table.low, byte_indices(index.v[i], 15))); }); }
+inline F look_up16(const I& index, const Table& table) {
+  return four<F>([&](int i) { return vreinterpretq_f32_u8(vqtbl4q_u8(table.low, byte_indices(index.v[i], 15))); });
+}
 inline F look_up32(const I& index, const Table& table) {
   F result;
   for (int i = 0; i < 4; ++i) {

@@ -17,14 +17,14 @@ struct FloatDecoder {
   VF operator()(VU code, VI /*zero_point*/) const { return decode_float(f, code); }
 };
 
-/// Floats of at most 8 bits with no more exponent bits than fp16 has: shifted into its fields, a code is fp16's code of value / up, which the
-/// hardware widens, subnormals as well.
+/// Floats of at most 8 bits with no more exponent bits than fp16 has: shifted into its fields, a code is fp16's code of value / up, which
+/// the hardware widens, subnormals as well.
 struct HalfDecoder {
   static constexpr bool kFromBytes = true;
-  int left, right;           ///< the sign to bit 15, then the rest down by 5 - E
-  std::uint16_t keep;        ///< sign and magnitude
-  std::uint16_t nan_from;    ///< magnitudes from this one on are NaN
-  float up;                  ///< 2^(15 - bias)
+  int left, right;         ///< the sign to bit 15, then the rest down by 5 - E
+  std::uint16_t keep;      ///< sign and magnitude
+  std::uint16_t nan_from;  ///< magnitudes from this one on are NaN
+  float up;                ///< 2^(15 - bias)
 
   explicit HalfDecoder(const ElementPlan& element) {
     const FloatPlan& f = element.format;

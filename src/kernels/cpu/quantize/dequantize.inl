@@ -47,7 +47,8 @@ inline void decode_chunk(const Decoder& decoder, const Code* codes, int count, c
 }
 
 /// The packed bytes of a chunk, readable kSpare bytes beyond: in place, or copied where the row (and perhaps memory) ends.
-inline const std::uint8_t* chunk_bytes(const DequantizeProblem& problem, std::int64_t row, std::int64_t col, int count, int bits, std::uint8_t* scratch) {
+inline const std::uint8_t* chunk_bytes(const DequantizeProblem& problem, std::int64_t row, std::int64_t col, int count, int bits,
+                                       std::uint8_t* scratch) {
   const std::size_t first = static_cast<std::size_t>(col * bits / 8);
   const std::size_t bytes = (static_cast<std::size_t>(count) * static_cast<std::size_t>(bits) + 7) / 8;
   const std::uint8_t* from = problem.codes + static_cast<std::size_t>(row) * problem.row_bytes + first;
@@ -70,11 +71,11 @@ inline void narrow_values(const FloatPlan& output, const float* values, int coun
 
 /// One chunk of a row, whose scales are known.
 template <typename Decoder>
-inline void dequantize_chunk(const DequantizeProblem& problem, const DequantizePlan& plan, const Decoder& decoder, const Group& group, std::int64_t row,
-                             std::int64_t col, int count, DequantizeScratch& scratch) {
+inline void dequantize_chunk(const DequantizeProblem& problem, const DequantizePlan& plan, const Decoder& decoder, const Group& group,
+                             std::int64_t row, std::int64_t col, int count, DequantizeScratch& scratch) {
   const int bits = plan.element.bits;
-  const ChunkScales scales = scales_of_chunk(scratch.scales.effective, scratch.scales.zero_point, plan.scale.asymmetric, group.first_cell_col,
-                                             group.cell_cols, col, count, scratch.expanded, scratch.expanded_zero);
+  const ChunkScales scales = scales_of_chunk(scratch.scales.effective, scratch.scales.zero_point, plan.scale.asymmetric,
+                                             group.first_cell_col, group.cell_cols, col, count, scratch.expanded, scratch.expanded_zero);
   const std::uint8_t* packed = chunk_bytes(problem, row, col, count, bits, scratch.packed);
   const std::int64_t at = row * problem.cols + col;
   const bool is_fp32 = problem.dtype == DType::kF32, direct = is_fp32 && count % kLanes == 0;
@@ -115,7 +116,8 @@ void run_dequantize(const DequantizeProblem& problem, const Tile& tile) {
         }
         for (std::int64_t r = row; r < row_end; ++r)
           for (std::int64_t c = group.col; c < group.col_end; c += kChunk)
-            dequantize_chunk(problem, plan, decoder, group, r, c, static_cast<int>(min_of(std::int64_t{kChunk}, group.col_end - c)), scratch);
+            dequantize_chunk(problem, plan, decoder, group, r, c, static_cast<int>(min_of(std::int64_t{kChunk}, group.col_end - c)),
+                             scratch);
         col = group.col_end;
       }
       row = row_end;

@@ -110,8 +110,11 @@ struct IntegerEncoder {
   std::uint32_t mask;
 
   explicit IntegerEncoder(const ElementPlan& element)
-      : unit(element.unit), magic(12582912.0f / element.unit), low(element.low / element.unit),
-        high(element.high / element.unit), mask(element.mask) {}
+      : unit(element.unit),
+        magic(12582912.0f / element.unit),
+        low(element.low / element.unit),
+        high(element.high / element.unit),
+        mask(element.mask) {}
 
   VI rounded(VF value, VU random) const {
     if constexpr (kRounding == Rounding::kNearestEven) {

@@ -2,7 +2,7 @@
 // best (load_codes, store_codes, store_low_bytes, widen_*, stream, fence, max_of_each, highest_lane, any_lane, multiply_add,
 // lowest_bytes, highest_bytes, sum_with_binade, SumCodes, clamped, Table, LowBytes) and includes this file.
 
-constexpr int kChunk = 2048;        // columns handled at a time: inputs, codes and scales stay in the first-level cache
+constexpr int kChunk = 2048;  // columns handled at a time: inputs, codes and scales stay in the first-level cache
 // Values between what is encoded and what is fetched: two chunks, so that nothing is measured that is still on its way.
 constexpr int kFetchAhead = 2 * kChunk;
 constexpr int kMaxCells = kChunk;

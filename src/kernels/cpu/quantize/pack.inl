@@ -111,6 +111,7 @@ inline void write_out(std::uint8_t* to, const std::uint8_t* from, std::size_t by
   std::size_t done = 0;
   if (around_caches && reinterpret_cast<std::uintptr_t>(to) % 64 == 0)
     for (; done + 64 <= bytes; done += 64)
-      for (std::size_t part = 0; part < 64; part += sizeof(VF)) stream(reinterpret_cast<float*>(to + done + part), load<VF>(from + done + part));
+      for (std::size_t part = 0; part < 64; part += sizeof(VF))
+        stream(reinterpret_cast<float*>(to + done + part), load<VF>(from + done + part));
   __builtin_memcpy(to + done, from + done, bytes - done);
 }

@@ -73,7 +73,8 @@ ElementPlan plan_element(const Scheme& scheme, Rounding rounding, Overflow overf
   plan.mask = format.code_count() - 1u;
   if (format.is_float()) plan.format = plan_float(format, rounding, overflow);
   plan.is_even_grid = format.is_float() && format.exponent_bits == 1 && format.mantissa_bits >= 1;
-  plan.is_half = format.is_float() && format.bits <= 8 && (format.exponent_bits < 5 || (format.exponent_bits == 5 && format.has_infinity()));
+  plan.is_half =
+      format.is_float() && format.bits <= 8 && (format.exponent_bits < 5 || (format.exponent_bits == 5 && format.has_infinity()));
   if (format.is_integer()) {
     plan.unit = static_cast<float>(1 << format.fraction_bits);
     plan.high = static_cast<float>(format.max_code());

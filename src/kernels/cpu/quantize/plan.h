@@ -11,7 +11,7 @@ namespace narrow::cpu {
 /// A float format of at most 16 bits. Codes below leave out the sign; M is the number of mantissa bits.
 struct FloatPlan {
   // Encoding.
-  int shift = 0;                      ///< 23 - M
+  int shift = 0;  ///< 23 - M
   int mantissa_bits = 0;
   int lowest_field = 0;               ///< fp32 exponent field of the first binade, that of the subnormals
   std::uint32_t offset = 0;           ///< fp32 bits - offset = code << shift, of normal values
@@ -26,10 +26,10 @@ struct FloatPlan {
   std::uint32_t nan_sign = 0;         ///< sign_bit where a NaN keeps its sign
   int sign_shift = 0;                 ///< 32 - bits
   // Decoding.
-  std::uint32_t magnitude_mask = 0;   ///< 2^(bits - 1) - 1
-  float lowest = 0.0f;                ///< the smallest normal value
-  std::int32_t special_from = 0;      ///< from this code on infinities ...
-  std::int32_t nan_from = 0;          ///< ... and from this one on NaN
+  std::uint32_t magnitude_mask = 0;  ///< 2^(bits - 1) - 1
+  float lowest = 0.0f;               ///< the smallest normal value
+  std::int32_t special_from = 0;     ///< from this code on infinities ...
+  std::int32_t nan_from = 0;         ///< ... and from this one on NaN
 };
 
 /// How scales are stored.
@@ -38,16 +38,16 @@ enum class ScaleStorage : std::uint8_t { kFp32, kFloat, kExponent };
 struct ScalePlan {
   ScaleStorage storage = ScaleStorage::kFp32;
   int bytes = 4;
-  FloatPlan format;                  ///< of kFloat
+  FloatPlan format;  ///< of kFloat
   ScaleRule rule = ScaleRule::kLargest;
   bool present = false;
   bool asymmetric = false;
   bool has_outer = false;
   float outer = 1.0f;
-  float largest = 1.0f;              ///< of the element; the highest code of an asymmetric one
-  int largest_exponent = 0;          ///< floor(log2 largest)
-  int lowest_exponent = 0;           ///< shared exponents are at least this ...
-  int zero_exponent_code = 0;        ///< ... except of an all-zero block
+  float largest = 1.0f;        ///< of the element; the highest code of an asymmetric one
+  int largest_exponent = 0;    ///< floor(log2 largest)
+  int lowest_exponent = 0;     ///< shared exponents are at least this ...
+  int zero_exponent_code = 0;  ///< ... except of an all-zero block
 };
 
 enum class ElementKind : std::uint8_t { kFloat, kInteger, kCodebook };
@@ -58,15 +58,15 @@ inline constexpr int kTableSize = 16;
 struct ElementPlan {
   ElementKind kind = ElementKind::kFloat;
   int bits = 0;
-  FloatPlan format;                  ///< of kFloat
-  bool is_even_grid = false;         ///< of kFloat: all values are multiples of the smallest
-  bool is_half = false;              ///< of kFloat: at most 8 bits, and fp16 has every value times a power of two
-  float unit = 1.0f;                 ///< integers: codes per 1.0, a power of two
-  float low = 0.0f, high = 0.0f;     ///< integers: the range of codes, before the zero point
-  std::uint32_t mask = 0;            ///< 2^bits - 1
-  int thresholds = 0;                ///< codebooks: code = number of thresholds that are <= x
+  FloatPlan format;               ///< of kFloat
+  bool is_even_grid = false;      ///< of kFloat: all values are multiples of the smallest
+  bool is_half = false;           ///< of kFloat: at most 8 bits, and fp16 has every value times a power of two
+  float unit = 1.0f;              ///< integers: codes per 1.0, a power of two
+  float low = 0.0f, high = 0.0f;  ///< integers: the range of codes, before the zero point
+  std::uint32_t mask = 0;         ///< 2^bits - 1
+  int thresholds = 0;             ///< codebooks: code = number of thresholds that are <= x
   float threshold[kTableSize] = {};
-  float value[kTableSize] = {};      ///< codebooks, and formats of at most 4 bits: value[code]
+  float value[kTableSize] = {};  ///< codebooks, and formats of at most 4 bits: value[code]
   bool has_table = false;
 };
 
@@ -90,7 +90,7 @@ struct QuantizePlan {
 struct DequantizePlan {
   ElementPlan element;
   ScalePlan scale;
-  FloatPlan output;     ///< of 16-bit outputs
+  FloatPlan output;  ///< of 16-bit outputs
   bool stream = false;
 };
 

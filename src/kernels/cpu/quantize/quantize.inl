@@ -9,8 +9,8 @@ constexpr int kSpare = 64;  // bytes that packing may touch beyond the end
 struct Scratch {
   CellStats stats;
   CellScales scales;
-  Quotient quotient;                        ///< of the group
-  alignas(64) float values[kChunk];         ///< widened or padded inputs
+  Quotient quotient;                 ///< of the group
+  alignas(64) float values[kChunk];  ///< widened or padded inputs
   Reciprocals inverse;
   alignas(64) float expanded[kChunk];
   alignas(64) std::int32_t expanded_zero[kChunk];
@@ -42,7 +42,8 @@ inline Group group_at(const ScaleGrid& grid, std::int64_t row, std::int64_t row_
   const std::int64_t wanted = max_of(unit, kChunk / cell_cols / unit * unit);
   const std::int64_t end = min_of(col_limit, (cell + wanted) * cell_cols / 8 * 8);
   const std::int64_t grid_row = (row / grid.matrix_rows) * grid.tiles_per_matrix + (row % grid.matrix_rows) / grid.tile_rows;
-  return {row, row_end, col, end, grid_row * grid.cols + cell, cell * cell_cols, cell_cols, static_cast<int>((end - 1) / cell_cols - cell + 1)};
+  return {
+      row, row_end, col, end, grid_row * grid.cols + cell, cell * cell_cols, cell_cols, static_cast<int>((end - 1) / cell_cols - cell + 1)};
 }
 
 /// Values [col, col + count) of a row as fp32, readable up to a multiple of kLanes.
@@ -91,7 +92,8 @@ inline void measure_chunk(const float* x, std::int64_t col, int count, const Gro
     const std::int64_t run_end = min_of(end, group.first_cell_col + (cell + 1) * cell_cols);
     const float* run = x + (at - col);
     const int run_count = static_cast<int>(run_end - at);
-    stats.merge(static_cast<int>(cell), statistic == Statistic::kRange ? run_stats<true>(run, run_count) : run_stats<false>(run, run_count));
+    stats.merge(static_cast<int>(cell),
+                statistic == Statistic::kRange ? run_stats<true>(run, run_count) : run_stats<false>(run, run_count));
     at = run_end;
   }
 }
@@ -167,8 +169,8 @@ struct ChunkDivision {
 /// How columns [col, col + count) of a group are divided by their scales.
 inline ChunkDivision division_of_chunk(const QuantizePlan& plan, const Group& group, std::int64_t col, int count, Scratch& scratch) {
   const float* factor = scratch.quotient == Quotient::kMultiply ? scratch.inverse.high : scratch.scales.effective;
-  ChunkScales scales = scales_of_chunk(factor, scratch.scales.zero_point, plan.scale.asymmetric, group.first_cell_col, group.cell_cols, col, count,
-                                       scratch.expanded, scratch.expanded_zero);
+  ChunkScales scales = scales_of_chunk(factor, scratch.scales.zero_point, plan.scale.asymmetric, group.first_cell_col, group.cell_cols, col,
+                                       count, scratch.expanded, scratch.expanded_zero);
   if (scratch.quotient != Quotient::kReciprocal) return {scratch.quotient, scales};
   if (scales.access == Access::kExpanded) return {Quotient::kDivide, scales};
   const std::ptrdiff_t cell = scales.factor - factor;
@@ -212,8 +214,8 @@ inline void encode_loop(const Encoder encoder, const float* x, int count, const 
 }
 
 template <typename Encoder, typename Code>
-inline void encode_chunk(const Encoder& encoder, Quotient quotient, bool finite, const float* x, int count, const ChunkScales& scales, std::uint64_t seed,
-                         std::uint64_t index, std::int64_t ahead, Code* codes) {
+inline void encode_chunk(const Encoder& encoder, Quotient quotient, bool finite, const float* x, int count, const ChunkScales& scales,
+                         std::uint64_t seed, std::uint64_t index, std::int64_t ahead, Code* codes) {
   const auto loop = [&]<Quotient kQuotient, Access kAccess, bool kFinite>() {
     encode_loop<kQuotient, kAccess, kFinite>(encoder, x, count, scales, seed, index, ahead, codes);
   };
@@ -269,11 +271,15 @@ inline int encode_whole_runs(const QuantizePlan& plan, const float* x, int count
       const CellRun run(plan);
       const int whole = count / kRun * kRun;
       const auto encode = [&]<Quotient kQuotient>() {
-        if (division.scales.shift == 0) encode_cells<kQuotient, true>(run, x, whole, division.scales, ahead, codes);
-        else encode_cells<kQuotient, false>(run, x, whole, division.scales, ahead, codes);
+        if (division.scales.shift == 0)
+          encode_cells<kQuotient, true>(run, x, whole, division.scales, ahead, codes);
+        else
+          encode_cells<kQuotient, false>(run, x, whole, division.scales, ahead, codes);
       };
-      if (division.quotient == Quotient::kMultiply) encode.template operator()<Quotient::kMultiply>();
-      else encode.template operator()<Quotient::kReciprocal>();
+      if (division.quotient == Quotient::kMultiply)
+        encode.template operator()<Quotient::kMultiply>();
+      else
+        encode.template operator()<Quotient::kReciprocal>();
       return whole;
     }
   return 0;
@@ -281,8 +287,8 @@ inline int encode_whole_runs(const QuantizePlan& plan, const float* x, int count
 
 /// The codes of a chunk, `to` their place in the row.
 template <typename Encoder>
-inline void quantize_chunk(const QuantizePlan& plan, const Encoder& encoder, const float* x, int count, const ChunkDivision& division, bool finite,
-                           std::uint64_t seed, std::uint64_t index, std::int64_t ahead, Scratch& scratch, std::uint8_t* to) {
+inline void quantize_chunk(const QuantizePlan& plan, const Encoder& encoder, const float* x, int count, const ChunkDivision& division,
+                           bool finite, std::uint64_t seed, std::uint64_t index, std::int64_t ahead, Scratch& scratch, std::uint8_t* to) {
   const int bits = plan.element.bits;
   if (bits > 8) {
     encode_chunk(encoder, division.quotient, finite, x, count, division.scales, seed, index, ahead, scratch.words);
@@ -301,9 +307,11 @@ inline void quantize_chunk(const QuantizePlan& plan, const Encoder& encoder, con
 }
 
 template <typename Encoder>
-inline void encode_group(const QuantizeProblem& problem, const QuantizePlan& plan, const Encoder& encoder, const Group& group, Scratch& scratch) {
+inline void encode_group(const QuantizeProblem& problem, const QuantizePlan& plan, const Encoder& encoder, const Group& group,
+                         Scratch& scratch) {
   const bool finite = plan.scale.present && !problem.scales_given && !scratch.stats.has_nan && !scratch.stats.has_infinity;
-  const std::int64_t ahead = group.row_end - group.row > 1 ? problem.row_stride : max_of(group.col_end - group.col, std::int64_t{kFetchAhead});
+  const std::int64_t ahead =
+      group.row_end - group.row > 1 ? problem.row_stride : max_of(group.col_end - group.col, std::int64_t{kFetchAhead});
   for (std::int64_t row = group.row; row < group.row_end; ++row) {
     std::uint8_t* codes = problem.codes + static_cast<std::size_t>(row) * problem.row_bytes;
     for (std::int64_t col = group.col; col < group.col_end; col += kChunk) {

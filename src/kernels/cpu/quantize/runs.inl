@@ -15,7 +15,8 @@ struct RunOf<FloatEncoder<Rounding::kNearestEven>> {
   using Type = FloatRun;
 };
 
-/// Whether the scales of a plan keep every quotient within the codes, and ties go to the even count of spacings as well as to the even code.
+/// Whether the scales of a plan keep every quotient within the codes, and ties go to the even count of spacings as well as to the even
+/// code.
 inline bool has_runs(const QuantizePlan& plan) {
   const bool is_even = plan.element.kind != ElementKind::kFloat || plan.element.format.mantissa_bits > 0;
   return plan.element.bits <= 8 && is_even && plan.scale.storage == ScaleStorage::kFp32 && !plan.scale.has_outer &&
@@ -40,7 +41,8 @@ struct GridRun {
   std::uint8_t limit;
   int sign_shift;  ///< 8 - bits
   explicit GridRun(const QuantizePlan& plan)
-      : magic(float_of(plan.element.format.subnormal_magic)), limit(static_cast<std::uint8_t>(plan.element.format.limit)),
+      : magic(float_of(plan.element.format.subnormal_magic)),
+        limit(static_cast<std::uint8_t>(plan.element.format.limit)),
         sign_shift(8 - plan.element.bits) {}
   VBytes operator()(const VF (&value)[4], const VF (&quotient)[4]) const {
     VU sum[4];
@@ -86,8 +88,10 @@ inline void encode_cells(const Run run, const float* x, int count, const ChunkSc
     for (int v = 0; v < 4; ++v) {
       const int vector = i / kLanes + v + scales.phase, cell = kVectorCells ? vector : vector >> scales.shift;
       value[v] = load<VF>(x + i + v * kLanes);
-      if constexpr (kQuotient == Quotient::kMultiply) quotient[v] = value[v] * scales.factor[cell];
-      else quotient[v] = multiply_add(value[v], splat(scales.factor[cell]), value[v] * scales.low[cell]);
+      if constexpr (kQuotient == Quotient::kMultiply)
+        quotient[v] = value[v] * scales.factor[cell];
+      else
+        quotient[v] = multiply_add(value[v], splat(scales.factor[cell]), value[v] * scales.low[cell]);
     }
     store(codes + i, run(value, quotient));
   }

@@ -2,8 +2,8 @@
 
 /// The scales of the cells of a group.
 struct CellScales {
-  alignas(64) std::uint32_t code[kMaxCells];     ///< as stored
-  alignas(64) float effective[kMaxCells];        ///< decoded, times the outer scale
+  alignas(64) std::uint32_t code[kMaxCells];  ///< as stored
+  alignas(64) float effective[kMaxCells];     ///< decoded, times the outer scale
   alignas(64) std::int32_t zero_point[kMaxCells];
 };
 
@@ -77,7 +77,8 @@ inline VI zero_points_of(const ScalePlan& plan, VF low, VF effective) {
 }
 
 /// counts: the number of values of every cell but the last, and of the last.
-inline void make_scales(const ScalePlan& plan, const CellStats& stats, int cells, std::int64_t count, std::int64_t last_count, CellScales& out) {
+inline void make_scales(const ScalePlan& plan, const CellStats& stats, int cells, std::int64_t count, std::int64_t last_count,
+                        CellScales& out) {
   for (int i = 0; i < cells; i += kLanes) {
     VU code;
     if (plan.asymmetric) {
@@ -97,7 +98,8 @@ inline void make_scales(const ScalePlan& plan, const CellStats& stats, int cells
   }
 }
 
-inline void store_scales(const ScalePlan& plan, const CellScales& made, int cells, std::int64_t first, void* scales, std::uint8_t* zero_points) {
+inline void store_scales(const ScalePlan& plan, const CellScales& made, int cells, std::int64_t first, void* scales,
+                         std::uint8_t* zero_points) {
   if (plan.bytes == 4) __builtin_memcpy(static_cast<std::uint32_t*>(scales) + first, made.code, static_cast<std::size_t>(cells) * 4);
   if (plan.bytes == 2)
     for (int i = 0; i < cells; ++i) static_cast<std::uint16_t*>(scales)[first + i] = static_cast<std::uint16_t>(made.code[i]);
@@ -108,7 +110,8 @@ inline void store_scales(const ScalePlan& plan, const CellScales& made, int cell
 }
 
 /// Scales that are inputs.
-inline void load_scales(const ScalePlan& plan, const void* scales, const std::uint8_t* zero_points, std::int64_t first, int cells, CellScales& out) {
+inline void load_scales(const ScalePlan& plan, const void* scales, const std::uint8_t* zero_points, std::int64_t first, int cells,
+                        CellScales& out) {
   if (plan.bytes == 4) __builtin_memcpy(out.code, static_cast<const std::uint32_t*>(scales) + first, static_cast<std::size_t>(cells) * 4);
   if (plan.bytes == 2)
     for (int i = 0; i < cells; ++i) out.code[i] = static_cast<const std::uint16_t*>(scales)[first + i];
@@ -127,11 +130,11 @@ enum class Access : std::uint8_t {
 };
 
 struct ChunkScales {
-  const float* factor;             ///< scales, or their inverses
+  const float* factor;  ///< scales, or their inverses
   const std::int32_t* zero_point;
   int shift, phase;
   Access access;
-  const float* low = nullptr;      ///< of kReciprocal: what the inverses lack
+  const float* low = nullptr;  ///< of kReciprocal: what the inverses lack
 };
 
 struct Reciprocals {
@@ -155,8 +158,8 @@ struct Reciprocals {
 inline int trailing_zeros(std::int64_t value) { return __builtin_ctzll(static_cast<unsigned long long>(value)); }
 
 /// The scales of columns [col, col + count) from those of the cells that start with `first_col`; expands where needed.
-inline ChunkScales scales_of_chunk(const float* factor, const std::int32_t* zero_point, bool asymmetric, std::int64_t first_col, std::int64_t cell_cols,
-                                   std::int64_t col, int count, float* expanded, std::int32_t* expanded_zero) {
+inline ChunkScales scales_of_chunk(const float* factor, const std::int32_t* zero_point, bool asymmetric, std::int64_t first_col,
+                                   std::int64_t cell_cols, std::int64_t col, int count, float* expanded, std::int32_t* expanded_zero) {
   const std::int64_t first = (col - first_col) / cell_cols, into = (col - first_col) % cell_cols;
   factor += first;
   zero_point += first;

@@ -10,7 +10,9 @@ inline VBytes pack_lanes(VU a, VU b, VU c, VU d) {
   return (VBytes)_mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 [[gnu::always_inline]] inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) { return pack_lanes(a & 0xFFu, b & 0xFFu, c & 0xFFu, d & 0xFFu); }
-[[gnu::always_inline]] inline VBytes highest_bytes(VF a, VF b, VF c, VF d) { return pack_lanes(as_bits(a) >> 24, as_bits(b) >> 24, as_bits(c) >> 24, as_bits(d) >> 24); }
+[[gnu::always_inline]] inline VBytes highest_bytes(VF a, VF b, VF c, VF d) {
+  return pack_lanes(as_bits(a) >> 24, as_bits(b) >> 24, as_bits(c) >> 24, as_bits(d) >> 24);
+}
 
 /// The low byte of every 16-bit lane of two vectors, in order.
 [[gnu::always_inline]] inline VBytes low_bytes_of(VWords a, VWords b) {

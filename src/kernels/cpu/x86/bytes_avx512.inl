@@ -24,8 +24,12 @@ template <int kByte>
   const __m512i low = _mm512_permutex2var_epi8(a, indices, b), high = _mm512_permutex2var_epi8(c, indices, d);
   return (VBytes)_mm512_maskz_shuffle_i64x2(0xFF, low, high, 0x44);
 }
-[[gnu::always_inline]] inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) { return bytes_of_lanes<0>((__m512i)a, (__m512i)b, (__m512i)c, (__m512i)d); }
-[[gnu::always_inline]] inline VBytes highest_bytes(VF a, VF b, VF c, VF d) { return bytes_of_lanes<3>((__m512i)a, (__m512i)b, (__m512i)c, (__m512i)d); }
+[[gnu::always_inline]] inline VBytes lowest_bytes(VU a, VU b, VU c, VU d) {
+  return bytes_of_lanes<0>((__m512i)a, (__m512i)b, (__m512i)c, (__m512i)d);
+}
+[[gnu::always_inline]] inline VBytes highest_bytes(VF a, VF b, VF c, VF d) {
+  return bytes_of_lanes<3>((__m512i)a, (__m512i)b, (__m512i)c, (__m512i)d);
+}
 
 /// Of every 16-bit lane of two vectors one byte, in order.
 template <int kByte>
@@ -63,8 +67,8 @@ template <int kByte>
   return as_bits(multiply_add((VF)raised, splat(up), quotient));
 }
 
-/// Codes from what sum_with_binade gives, s | E << 23 | n; the sign is the quotient's, or that of a value which is -0. One dot product of words
-/// makes 2^(7 - M) (n + ((E - E0) << M)) - 2^15 s of it, whose low word has everything: the magnitude is moved up to the sign.
+/// Codes from what sum_with_binade gives, s | E << 23 | n; the sign is the quotient's, or that of a value which is -0. One dot product of
+/// words makes 2^(7 - M) (n + ((E - E0) << M)) - 2^15 s of it, whose low word has everything: the magnitude is moved up to the sign.
 struct SumCodes {
   std::int32_t weights, base;
   std::int16_t left;  ///< from there to the bits below the sign

@@ -1,8 +1,9 @@
-// One row of fp32 against codes of 2 to 4 bits, or int8, by integer dot products (VPDPBUSD), without rounding activations to int8: 32 of them are
-// whole numbers of 24 bits in a common unit, in three digits of signed bytes (cpu::DigitGroup), and the values of codes are bytes. Sums of
-// a group are exact; per 64 values a look-up of bytes (VPERMB; none of int8) and three dot products replace four shifts, look-ups and FMAs.
-// Groups whose activations differ by more than a factor of K / 2 take another round for what is left; rows beyond that are decoded.
-// Error: K 2^-25 sum |x||w| of the digits, and a rounding per group and block. Included in a leaf's namespace after matmul_gemv.inl.
+// One row of fp32 against codes of 2 to 4 bits, or int8, by integer dot products (VPDPBUSD), without rounding activations to int8: 32 of
+// them are whole numbers of 24 bits in a common unit, in three digits of signed bytes (cpu::DigitGroup), and the values of codes are bytes.
+// Sums of a group are exact; per 64 values a look-up of bytes (VPERMB; none of int8) and three dot products replace four shifts, look-ups
+// and FMAs. Groups whose activations differ by more than a factor of K / 2 take another round for what is left; rows beyond that are
+// decoded. Error: K 2^-25 sum |x||w| of the digits, and a rounding per group and block. Included in a leaf's namespace after
+// matmul_gemv.inl.
 
 /// The k (0..31) of byte `byte` of word `word`, in the order in which DigitRow meets codes. kSmall: words of each half of a group apart.
 constexpr int digit_k(int bits, bool small, int word, int byte) {

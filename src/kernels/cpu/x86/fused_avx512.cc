@@ -17,7 +17,9 @@ constexpr int kLanes = 16;
 #include "kernels/cpu/quantize/encode.inl"
 
 inline VF widen_half(VHalf half) { return (VF)_mm512_maskz_cvtph_ps(0xFFFF, (__m256i)half); }
-inline VHalf narrow_half(VF value) { return (VHalf)_mm512_maskz_cvtps_ph(0xFFFF, (__m512)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline VHalf narrow_half(VF value) {
+  return (VHalf)_mm512_maskz_cvtps_ph(0xFFFF, (__m512)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 /// Where the words of a half lie in the upper words of lanes.
 struct UpperWords {
   alignas(64) std::uint16_t at[32];

@@ -54,11 +54,13 @@ struct AmxTile {
   static constexpr bool kEnds = false;
 
   template <int kBits>
-  static void run(int rows, const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x, const std::int32_t*, const Segment& to);
+  static void run(int rows, const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x, const std::int32_t*,
+                  const Segment& to);
 };
 
 template <int kBits>
-void AmxTile::run(int rows, const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x, const std::int32_t*, const Segment& to) {
+void AmxTile::run(int rows, const std::byte* panel, std::int64_t begin, std::int64_t end, const std::int8_t* const* x, const std::int32_t*,
+                  const Segment& to) {
   std::int32_t* sums = to.sums;
   constexpr std::int64_t kGroupBytes = 8 * kVectorBytes;
   const std::int64_t stride = rows > 1 ? x[1] - x[0] : 64;

@@ -16,7 +16,9 @@ constexpr int kLanes = 16;
 constexpr int kRows = 6, kVectors = 4;
 constexpr std::int32_t kOffset = 128;
 inline VU ready(VU w) { return w ^ 0x80808080u; }
-inline VI dot4(VI sums, VU w, std::uint32_t a) { return (VI)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)w, _mm512_set1_epi32(static_cast<int>(a))); }
+inline VI dot4(VI sums, VU w, std::uint32_t a) {
+  return (VI)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)w, _mm512_set1_epi32(static_cast<int>(a)));
+}
 
 #include "kernels/cpu/msfp.inl"
 

@@ -14,15 +14,23 @@ constexpr int kLanes = 16;
 #include "kernels/cpu/vector.inl"
 
 inline VU load_codes(const std::uint8_t* from) { return (VU)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
-inline VU load_codes(const std::uint16_t* from) { return (VU)_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
-inline void store_codes(std::uint8_t* to, VU codes) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8((__m512i)codes)); }
-inline void store_codes(std::uint16_t* to, VU codes) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16((__m512i)codes)); }
+inline VU load_codes(const std::uint16_t* from) {
+  return (VU)_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+inline void store_codes(std::uint8_t* to, VU codes) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8((__m512i)codes));
+}
+inline void store_codes(std::uint16_t* to, VU codes) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16((__m512i)codes));
+}
 /// The low byte of every 16-bit lane, side by side.
 inline void store_low_bytes(std::uint8_t* to, VWords words) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi16_epi8((__m512i)words));
 }
 inline VF widen_bf16(const std::uint16_t* from) { return as_float(load_codes(from) << 16); }
-inline VHalf widen_bytes(const std::uint8_t* from) { return (VHalf)_mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+inline VHalf widen_bytes(const std::uint8_t* from) {
+  return (VHalf)_mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
 inline VF widen_half(VHalf half) { return (VF)_mm512_cvtph_ps((__m256i)half); }
 inline VF widen_fp16(const std::uint16_t* from) { return (VF)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
 inline VF multiply_add(VF a, VF b, VF c) { return (VF)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
@@ -47,10 +55,12 @@ inline std::int32_t highest_lane(VI value) {
 /// Sixteen vectors to the one vector of their maxima: four levels, each halving vectors and lanes.
 [[gnu::always_inline]] inline VI max_of_each(const VI (&each)[16]) {
   const auto fold32 = [](VI a, VI b) {
-    return larger((VI)_mm512_maskz_unpacklo_epi32(0xFFFF, (__m512i)a, (__m512i)b), (VI)_mm512_maskz_unpackhi_epi32(0xFFFF, (__m512i)a, (__m512i)b));
+    return larger((VI)_mm512_maskz_unpacklo_epi32(0xFFFF, (__m512i)a, (__m512i)b),
+                  (VI)_mm512_maskz_unpackhi_epi32(0xFFFF, (__m512i)a, (__m512i)b));
   };
   const auto fold64 = [](VI a, VI b) {
-    return larger((VI)_mm512_maskz_unpacklo_epi64(0xFF, (__m512i)a, (__m512i)b), (VI)_mm512_maskz_unpackhi_epi64(0xFF, (__m512i)a, (__m512i)b));
+    return larger((VI)_mm512_maskz_unpacklo_epi64(0xFF, (__m512i)a, (__m512i)b),
+                  (VI)_mm512_maskz_unpackhi_epi64(0xFF, (__m512i)a, (__m512i)b));
   };
   const auto fold128 = [](VI a, VI b) {
     return larger((VI)_mm512_maskz_shuffle_i32x4(0xFFFF, (__m512i)a, (__m512i)b, 0x88),
@@ -78,7 +88,9 @@ struct LowBytes {
   void store(std::uint8_t* to, VL words) const {
     _mm512_storeu_si512(to, _mm512_permutexvar_epi8(_mm512_load_si512(kIndices.together), (__m512i)words));
   }
-  VL load(const std::uint8_t* from) const { return (VL)_mm512_permutexvar_epi8(_mm512_load_si512(kIndices.apart), _mm512_loadu_si512(from)); }
+  VL load(const std::uint8_t* from) const {
+    return (VL)_mm512_permutexvar_epi8(_mm512_load_si512(kIndices.apart), _mm512_loadu_si512(from));
+  }
 };
 
 #include "kernels/cpu/quantize/leaf.inl"

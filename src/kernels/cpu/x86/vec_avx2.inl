@@ -8,9 +8,9 @@ struct I {
 };
 
 constexpr int kGemvParts = 2;
-constexpr int kGemvSums = 4;    // rows x parts at most, two sums each
+constexpr int kGemvSums = 4;          // rows x parts at most, two sums each
 constexpr bool kCheapLookUp = false;  // of 16 values
-constexpr int kTileParts = 1;   // of a register tile: 6 x 16 sums, 12 of 16 registers
+constexpr int kTileParts = 1;         // of a register tile: 6 x 16 sums, 12 of 16 registers
 constexpr int kTileRows = 6;
 
 inline F load(const float* p) { return {{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}}; }
@@ -37,11 +37,17 @@ inline F plus(F a, F b) { return {{_mm256_add_ps(a.v[0], b.v[0]), _mm256_add_ps(
 inline F sub(F a, F b) { return {{_mm256_sub_ps(a.v[0], b.v[0]), _mm256_sub_ps(a.v[1], b.v[1])}}; }
 template <int kCount>
 inline I shift_left(I a) {
-  if constexpr (kCount == 0) return a; else return {{_mm256_slli_epi32(a.v[0], kCount), _mm256_slli_epi32(a.v[1], kCount)}};
+  if constexpr (kCount == 0)
+    return a;
+  else
+    return {{_mm256_slli_epi32(a.v[0], kCount), _mm256_slli_epi32(a.v[1], kCount)}};
 }
 template <int kCount>
 inline I shift_right(I a) {
-  if constexpr (kCount == 0) return a; else return {{_mm256_srli_epi32(a.v[0], kCount), _mm256_srli_epi32(a.v[1], kCount)}};
+  if constexpr (kCount == 0)
+    return a;
+  else
+    return {{_mm256_srli_epi32(a.v[0], kCount), _mm256_srli_epi32(a.v[1], kCount)}};
 }
 inline I shift_right_signed(I a, I count) { return {{_mm256_srav_epi32(a.v[0], count.v[0]), _mm256_srav_epi32(a.v[1], count.v[1])}}; }
 inline I bit_and(I a, I b) { return {{_mm256_and_si256(a.v[0], b.v[0]), _mm256_and_si256(a.v[1], b.v[1])}}; }
@@ -53,10 +59,12 @@ inline I and_or(I a, I b, I c) {
 inline I larger(I a, I b) { return {{_mm256_max_epu32(a.v[0], b.v[0]), _mm256_max_epu32(a.v[1], b.v[1])}}; }
 inline F as_float(I a) { return {{_mm256_castsi256_ps(a.v[0]), _mm256_castsi256_ps(a.v[1])}}; }
 inline I widen_bytes(const std::uint8_t* p) {
-  return {{_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))), _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8)))}};
+  return {{_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))),
+           _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8)))}};
 }
 inline I widen_words(const std::uint16_t* p) {
-  return {{_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))}};
+  return {{_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+           _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))}};
 }
 inline F to_float(I a) { return {{_mm256_cvtepi32_ps(a.v[0]), _mm256_cvtepi32_ps(a.v[1])}}; }
 
@@ -64,7 +72,9 @@ inline F to_float(I a) { return {{_mm256_cvtepi32_ps(a.v[0]), _mm256_cvtepi32_ps
 struct Table {
   __m256 part[4];
 };
-inline Table load_table(const float* p) { return {{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8), _mm256_loadu_ps(p + 16), _mm256_loadu_ps(p + 24)}}; }
+inline Table load_table(const float* p) {
+  return {{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8), _mm256_loadu_ps(p + 16), _mm256_loadu_ps(p + 24)}};
+}
 inline Table load_table16(const float* p) { return {{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8), __m256{}, __m256{}}}; }
 inline __m256 look_up_half(__m256i index, const __m256* part) {
   const __m256 low = _mm256_permutevar8x32_ps(part[0], index), high = _mm256_permutevar8x32_ps(part[1], index);
@@ -96,7 +106,8 @@ struct DotActivation {
 };
 inline DotWeight dot_weight(I lanes) {
   const __m256i low = _mm256_set1_epi16(0xFF);
-  return {{{_mm256_and_si256(lanes.v[0], low), _mm256_and_si256(lanes.v[1], low)}}, {{_mm256_srli_epi16(lanes.v[0], 8), _mm256_srli_epi16(lanes.v[1], 8)}}};
+  return {{{_mm256_and_si256(lanes.v[0], low), _mm256_and_si256(lanes.v[1], low)}},
+          {{_mm256_srli_epi16(lanes.v[0], 8), _mm256_srli_epi16(lanes.v[1], 8)}}};
 }
 inline DotActivation dot_activation(const std::int8_t* p) {
   std::int32_t word;

@@ -3,10 +3,10 @@
 using F = __m512;
 using I = __m512i;
 
-constexpr int kGemvParts = 4;   // of 16 outputs at once: independent sums hide the latency of an FMA
-constexpr int kGemvSums = 8;    // rows x parts at most, two sums each
+constexpr int kGemvParts = 4;        // of 16 outputs at once: independent sums hide the latency of an FMA
+constexpr int kGemvSums = 8;         // rows x parts at most, two sums each
 constexpr bool kCheapLookUp = true;  // of 16 values
-constexpr int kTileParts = 4;   // of a register tile: 6 x 64 sums, 24 of 32 registers
+constexpr int kTileParts = 4;        // of a register tile: 6 x 64 sums, 24 of 32 registers
 constexpr int kTileRows = 6;
 
 inline F load(const float* p) { return _mm512_loadu_ps(p); }
@@ -27,11 +27,17 @@ inline F plus(F a, F b) { return _mm512_add_ps(a, b); }
 inline F sub(F a, F b) { return _mm512_sub_ps(a, b); }
 template <int kCount>
 inline I shift_left(I v) {
-  if constexpr (kCount == 0) return v; else return _mm512_slli_epi32(v, kCount);
+  if constexpr (kCount == 0)
+    return v;
+  else
+    return _mm512_slli_epi32(v, kCount);
 }
 template <int kCount>
 inline I shift_right(I v) {
-  if constexpr (kCount == 0) return v; else return _mm512_srli_epi32(v, kCount);
+  if constexpr (kCount == 0)
+    return v;
+  else
+    return _mm512_srli_epi32(v, kCount);
 }
 inline I shift_right_signed(I v, I count) { return _mm512_srav_epi32(v, count); }
 inline I bit_and(I a, I b) { return _mm512_and_si512(a, b); }
@@ -55,13 +61,13 @@ inline F look_up32(I index, const Table& table) { return _mm512_permutex2var_ps(
 // ---- integer dot products ----
 
 constexpr int kDotRows = 6;
-constexpr bool kDigitRows = true;  // x86/digits.inl: one row and codes of 2 to 4 bits, or int8
-constexpr bool kByteRow = true;  // x86/byte_row.inl: one row and 8-bit floats
-constexpr int kSegmentParts = 2;  // of 16 outputs whose sums and values along k stay in registers
-constexpr bool kDotLoop = true;  // x86/dot_loop.inl multiplies full tiles of 8-bit codes
+constexpr bool kDigitRows = true;        // x86/digits.inl: one row and codes of 2 to 4 bits, or int8
+constexpr bool kByteRow = true;          // x86/byte_row.inl: one row and 8-bit floats
+constexpr int kSegmentParts = 2;         // of 16 outputs whose sums and values along k stay in registers
+constexpr bool kDotLoop = true;          // x86/dot_loop.inl multiplies full tiles of 8-bit codes
 constexpr std::uint32_t kDotOffset = 0;  // subtracted from weights before the product
-using DotWeight = I;      // 16 x 4 unsigned bytes
-using DotActivation = I;  // 4 signed bytes, in every lane
+using DotWeight = I;                     // 16 x 4 unsigned bytes
+using DotActivation = I;                 // 4 signed bytes, in every lane
 inline DotWeight dot_weight(I lanes) { return lanes; }
 inline DotActivation dot_activation(const std::int8_t* p) {
   std::int32_t word;

@@ -5,7 +5,8 @@ struct Float6Decoder {
   static constexpr int kBits = 6;
   static constexpr bool kZero = false, kPairs = true;
   I low, high, upper_half;
-  explicit Float6Decoder(const cpu::FloatTask& task) : low(load_lanes(task.words)), high(load_lanes(task.words + 32)), upper_half(set_lanes(0xFFFF0000u)) {}
+  explicit Float6Decoder(const cpu::FloatTask& task)
+      : low(load_lanes(task.words)), high(load_lanes(task.words + 32)), upper_half(set_lanes(0xFFFF0000u)) {}
   template <int kShift>
   [[gnu::always_inline]] void decode_pair(I lane, const F (&)[2], F (&values)[2]) const {
     const I both = _mm512_permutex2var_epi16(low, shift_right<kShift>(lane), high);

@@ -117,16 +117,11 @@ int launch(const AttendProblem& problem, int lanes, int splits, Stream stream) {
   const std::int64_t blocks = attend_blocks(shape, kHeads, splits);
   const auto run = [&](auto kernel) { return launch_chained(kernel, blocks, kThreads, 0, splits, stream, problem, lanes, splits); };
   switch (shape.kind) {
-    case CacheKind::kFp32:
-      return run(attend_rows<CacheKind::kFp32, kHeads>);
-    case CacheKind::kFp16:
-      return run(attend_rows<CacheKind::kFp16, kHeads>);
-    case CacheKind::kBf16:
-      return run(attend_rows<CacheKind::kBf16, kHeads>);
-    case CacheKind::kE4m3:
-      return run(attend_rows<CacheKind::kE4m3, kHeads>);
-    case CacheKind::kInt8:
-      return run(attend_rows<CacheKind::kInt8, kHeads>);
+    case CacheKind::kFp32: return run(attend_rows<CacheKind::kFp32, kHeads>);
+    case CacheKind::kFp16: return run(attend_rows<CacheKind::kFp16, kHeads>);
+    case CacheKind::kBf16: return run(attend_rows<CacheKind::kBf16, kHeads>);
+    case CacheKind::kE4m3: return run(attend_rows<CacheKind::kE4m3, kHeads>);
+    case CacheKind::kInt8: return run(attend_rows<CacheKind::kInt8, kHeads>);
   }
   return cudaErrorInvalidValue;
 }

@@ -294,16 +294,11 @@ int launch(const AttendProblem& problem, Stream stream) {
     return launch_chained(kernel, attend_blocks(shape, kHeads, splits), kThreads, 0, splits, stream, problem, splits);
   };
   switch (shape.kind) {
-    case CacheKind::kFp16:
-      return run(attend_rows_mma<CacheKind::kFp16, kDim>);
-    case CacheKind::kBf16:
-      return run(attend_rows_mma<CacheKind::kBf16, kDim>);
-    case CacheKind::kE4m3:
-      return run(attend_rows_mma<CacheKind::kE4m3, kDim>);
-    case CacheKind::kInt8:
-      return run(attend_rows_mma<CacheKind::kInt8, kDim>);
-    default:
-      return cudaErrorInvalidValue;
+    case CacheKind::kFp16: return run(attend_rows_mma<CacheKind::kFp16, kDim>);
+    case CacheKind::kBf16: return run(attend_rows_mma<CacheKind::kBf16, kDim>);
+    case CacheKind::kE4m3: return run(attend_rows_mma<CacheKind::kE4m3, kDim>);
+    case CacheKind::kInt8: return run(attend_rows_mma<CacheKind::kInt8, kDim>);
+    default: return cudaErrorInvalidValue;
   }
 }
 

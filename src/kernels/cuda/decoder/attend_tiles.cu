@@ -241,16 +241,11 @@ int launch(const AttendProblem& problem, Stream stream) {
     return launch_chained(kernel, std::int64_t{problem.tile_count} * problem.shape.heads, kThreads, kBytes, 1, stream, problem);
   };
   switch (problem.shape.kind) {
-    case CacheKind::kFp32:
-      return run(attend_tiles<CacheKind::kFp32, kHeadDim>);
-    case CacheKind::kFp16:
-      return run(attend_tiles<CacheKind::kFp16, kHeadDim>);
-    case CacheKind::kBf16:
-      return run(attend_tiles<CacheKind::kBf16, kHeadDim>);
-    case CacheKind::kE4m3:
-      return run(attend_tiles<CacheKind::kE4m3, kHeadDim>);
-    case CacheKind::kInt8:
-      return run(attend_tiles<CacheKind::kInt8, kHeadDim>);
+    case CacheKind::kFp32: return run(attend_tiles<CacheKind::kFp32, kHeadDim>);
+    case CacheKind::kFp16: return run(attend_tiles<CacheKind::kFp16, kHeadDim>);
+    case CacheKind::kBf16: return run(attend_tiles<CacheKind::kBf16, kHeadDim>);
+    case CacheKind::kE4m3: return run(attend_tiles<CacheKind::kE4m3, kHeadDim>);
+    case CacheKind::kInt8: return run(attend_tiles<CacheKind::kInt8, kHeadDim>);
   }
   return cudaErrorInvalidValue;
 }

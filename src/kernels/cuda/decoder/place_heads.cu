@@ -40,16 +40,11 @@ int launch_place_heads(const PlaceHeadsProblem& problem, Stream stream) {
                      blocks = (tasks * lanes + kThreads - 1) / kThreads;
   const auto run = [&](auto kernel) { return launch_chained(kernel, blocks, kThreads, 0, 1, stream, problem, lanes); };
   switch (shape.kind) {
-    case CacheKind::kFp32:
-      return run(place_heads<CacheKind::kFp32>);
-    case CacheKind::kFp16:
-      return run(place_heads<CacheKind::kFp16>);
-    case CacheKind::kBf16:
-      return run(place_heads<CacheKind::kBf16>);
-    case CacheKind::kE4m3:
-      return run(place_heads<CacheKind::kE4m3>);
-    case CacheKind::kInt8:
-      return run(place_heads<CacheKind::kInt8>);
+    case CacheKind::kFp32: return run(place_heads<CacheKind::kFp32>);
+    case CacheKind::kFp16: return run(place_heads<CacheKind::kFp16>);
+    case CacheKind::kBf16: return run(place_heads<CacheKind::kBf16>);
+    case CacheKind::kE4m3: return run(place_heads<CacheKind::kE4m3>);
+    case CacheKind::kInt8: return run(place_heads<CacheKind::kInt8>);
   }
   return cudaErrorInvalidValue;
 }

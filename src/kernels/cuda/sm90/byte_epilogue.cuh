@@ -184,8 +184,8 @@ __device__ inline void stage_16_bit(const float (&v)[kSums], std::byte* staging)
   }
 }
 
-/// 16 rows x kSums * 2 columns of fp32 or int32. kInTwos: stores of two values tie neighbouring sums to pairs of registers. Where sums are promoted that must
-/// not be: sum and accumulator would lie in the same bank, and every fma of the main loop wait for its operands.
+/// 16 rows x kSums * 2 columns of fp32 or int32. kInTwos: stores of two values tie neighbouring sums to pairs of registers. Where sums are
+/// promoted that must not be: sum and accumulator would lie in the same bank, and every fma of the main loop wait for its operands.
 template <bool kInTwos, int kSums>
 __device__ inline void stage_32_bit(const float (&v)[kSums], std::byte* staging) {
   const int lane = thread_here() % 32;

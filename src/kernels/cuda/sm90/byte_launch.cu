@@ -79,13 +79,13 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   bool encoded = encode_matrix_map(c.swapped() ? b : a, map_a) &&
                  encode_matrix_map(c.swapped() ? a : b, codes(problem.b, rows_of_b(problem), problem.b_pitch, rows_b));
   if (!is_outer(problem.scaling))
-    encoded =
-        encoded && encode_matrix_map(c.swapped() ? sb : sa, scales(problem.a_scales, problem.a_scale_rows, c.swapped() ? c.tile_n : c.tile_m));
+    encoded = encoded &&
+              encode_matrix_map(c.swapped() ? sb : sa, scales(problem.a_scales, problem.a_scale_rows, c.swapped() ? c.tile_n : c.tile_m));
   if (!is_outer(problem.scaling) && problem.grouping == ByteGrouping::kRowOffsets)
     encoded = encoded && encode_matrix_map(sa4, scales(problem.a_scales, problem.a_scale_rows, 4));
   if (problem.scaling == ByteScaling::kBlockBlock)
-    encoded =
-        encoded && encode_matrix_map(c.swapped() ? sa : sb, scales(problem.b_scales, problem.b_scale_rows, c.swapped() ? c.tile_m : c.tile_n));
+    encoded = encoded &&
+              encode_matrix_map(c.swapped() ? sa : sb, scales(problem.b_scales, problem.b_scale_rows, c.swapped() ? c.tile_m : c.tile_n));
   const ByteEpilogue& e = problem.epilogue;
   const int element_bytes = e.out == DType::kF32 || e.out == DType::kI32 ? 4 : (e.out == DType::kF16 || e.out == DType::kBf16 ? 2 : 1);
   const bool aligned = reinterpret_cast<std::uintptr_t>(problem.d) % 16 == 0 &&

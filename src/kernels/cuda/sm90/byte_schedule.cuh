@@ -41,12 +41,9 @@ class ByteWork {
 
   __device__ bool next(BytePiece& piece) {
     switch (s_.grouping) {
-      case ByteGrouping::kNone:
-        return next_plain(piece);
-      case ByteGrouping::kDepth:
-        return next_depth(piece);
-      default:
-        return next_rows(piece);
+      case ByteGrouping::kNone: return next_plain(piece);
+      case ByteGrouping::kDepth: return next_depth(piece);
+      default: return next_rows(piece);
     }
   }
 

@@ -136,8 +136,8 @@ __device__ inline void prefetch_bulk(const void* from, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
-/// Sixteen bytes into the shared memory of thread block `rank`, at the same place as `here` in this one's; counts on the barrier at the same
-/// place as `barrier` there when they are visible.
+/// Sixteen bytes into the shared memory of thread block `rank`, at the same place as `here` in this one's; counts on the barrier at the
+/// same place as `barrier` there when they are visible.
 __device__ inline void send_remote(const void* here, float4 value, Barrier& barrier, std::uint32_t rank) {
   asm volatile(
       "{\n"
@@ -275,7 +275,8 @@ __device__ inline void store_matrices(std::uint32_t address, std::uint32_t a, st
 }
 
 /// The same, each matrix transposed: row r of memory gets column r of the fragment.
-__device__ inline void store_matrices_transposed(std::uint32_t address, std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
+__device__ inline void store_matrices_transposed(std::uint32_t address, std::uint32_t a, std::uint32_t b, std::uint32_t c,
+                                                 std::uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
 }

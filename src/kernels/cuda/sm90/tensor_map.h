@@ -45,7 +45,8 @@ inline bool encode_matrix_map(CUtensorMap& map, const MatrixMap& m) {
                                      : m.box_bytes == 64  ? CU_TENSOR_MAP_SWIZZLE_64B
                                      : m.box_bytes == 32  ? CU_TENSOR_MAP_SWIZZLE_32B
                                                           : CU_TENSOR_MAP_SWIZZLE_NONE;
-  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows), static_cast<cuuint64_t>(m.stripes.count)},
+  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows),
+                               static_cast<cuuint64_t>(m.stripes.count)},
                    strides[2] = {static_cast<cuuint64_t>(m.pitch), static_cast<cuuint64_t>(m.stripes.pitch)};
   const cuuint32_t box[3] = {static_cast<cuuint32_t>(m.box_bytes / m.element_bytes), static_cast<cuuint32_t>(m.box_rows),
                              static_cast<cuuint32_t>(m.stripes.box)},

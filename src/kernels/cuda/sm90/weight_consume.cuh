@@ -101,11 +101,12 @@ class WeightConsumer {
       const std::uint32_t* its = words + kFirst / 4 * T::kBits;
       [&]<int... kStep>(std::integer_sequence<int, kStep...>) {
         (T::Decode::template decode_step<T::kBf16, kStep, true>(its, state, a + 4 * kStep), ...);
-      }(std::make_integer_sequence<int, 4>{});
+      }
+      (std::make_integer_sequence<int, 4>{});
     }
     if constexpr (T::Decode::kKind != WeightKind::kDense)
       if (p.mode == ScaleMode::kFold) fold_scales<kFirst>(chunk, a);
-    // Keeps the compiler from computing fragments after the fence that products need before them.
+        // Keeps the compiler from computing fragments after the fence that products need before them.
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) asm volatile("" : "+r"(a[i])::"memory");
   }
@@ -251,7 +252,7 @@ class WeightConsumer {
       }
     for (; left > 0; left -= kGroup) {
       multiply_group(std::integral_constant<int, 0>{}, a[0]);
-      multiply_group(std::integral_constant < int, kGroup == 1 ? 1 : 0 > {}, a[1]);
+      multiply_group(std::integral_constant<int, (kGroup == 1 ? 1 : 0)>{}, a[1]);
     }
     wgmma_wait<0>();
     pin(sums);

@@ -21,8 +21,8 @@ struct StreamTile {
   static constexpr int kTokens = kTokens_, kBits = Decode::kBits;
   static constexpr int kWarps = 8, kThreads = (kWarps + 1) * 32;
   static constexpr int kBlocksAtOnce = kTokens <= 16 ? 2 : 1;  ///< of a multiprocessor
-  static constexpr int kCount = kTokens / 2;  ///< accumulators of a thread for 16 rows
-  static constexpr int kQuads = kTokens / 4;  ///< its sums of 32 rows, in float4
+  static constexpr int kCount = kTokens / 2;                   ///< accumulators of a thread for 16 rows
+  static constexpr int kQuads = kTokens / 4;                   ///< its sums of 32 rows, in float4
 };
 
 constexpr int kMostStreamSlots = 12, kGroupRows = 32;
@@ -80,8 +80,7 @@ class StreamCopies {
     }
   }
   __device__ void copy_tokens(int slot) const {
-    if (lane == 0)
-      copy_box_3d(shared.tokens + slot * p.token_bytes, x, 0, token_tile * T::kTokens, 2 * chunk, shared.full[slot]);
+    if (lane == 0) copy_box_3d(shared.tokens + slot * p.token_bytes, x, 0, token_tile * T::kTokens, 2 * chunk, shared.full[slot]);
   }
 
  private:
@@ -99,8 +98,10 @@ class StreamCopies {
     from += lane % 8 * p.chunk_bytes + begin + group % 2 * part_bytes;
   }
   __device__ void copy(std::byte* to, const std::uint8_t* source, int bytes, Barrier& full) const {
-    if (p.token_tiles == 1) copy_bulk_once(to, source, static_cast<std::uint32_t>(bytes), full);
-    else copy_bulk(to, source, static_cast<std::uint32_t>(bytes), full);
+    if (p.token_tiles == 1)
+      copy_bulk_once(to, source, static_cast<std::uint32_t>(bytes), full);
+    else
+      copy_bulk(to, source, static_cast<std::uint32_t>(bytes), full);
   }
 
   const WeightParams& p;
@@ -147,11 +148,14 @@ class StreamConsumer {
 
   /// Adds the products of a tile's units to the sums; this warp has a chunk in the first `mine` of them.
   __device__ void multiply(float (&sums)[2][T::kCount], int units, int mine) {
-    if (p.scale == ChunkScale::kNone && (!kInteger || p.zero_offset == 0)) multiply_units<0, Reads::kScales>(sums, units, mine);
-    else if (p.step == 128 && (!kInteger || p.zero_offset == 0)) multiply_units<8, Reads::kScales>(sums, units, mine);
+    if (p.scale == ChunkScale::kNone && (!kInteger || p.zero_offset == 0))
+      multiply_units<0, Reads::kScales>(sums, units, mine);
+    else if (p.step == 128 && (!kInteger || p.zero_offset == 0))
+      multiply_units<8, Reads::kScales>(sums, units, mine);
     else if (p.scale == ChunkScale::kBf16 && p.zero_offset == 0 && p.step <= 32)
       p.step == 32 ? multiply_units<2, Reads::kPacked>(sums, units, mine) : multiply_units<1, Reads::kPacked>(sums, units, mine);
-    else multiply_rare(sums, units, mine);
+    else
+      multiply_rare(sums, units, mine);
   }
 
   const WeightParams& p;
@@ -161,7 +165,7 @@ class StreamConsumer {
  private:
   static constexpr bool kEight = T::kTokens == 8, kInteger = T::Decode::kKind == WeightKind::kInteger;
   static constexpr int kBlocks = kEight ? 1 : T::kTokens / 16;  ///< of up to 16 tokens
-  static constexpr bool kHalves = T::kBits % 8 == 0;              ///< words are loaded for 64 columns at a time
+  static constexpr bool kHalves = T::kBits % 8 == 0;            ///< words are loaded for 64 columns at a time
   static constexpr int kWords = kHalves ? T::kBits : 2 * T::kBits;
   /// What a loop reads besides codes: scales, bf16 scales 64 columns at a time, or scales and zero points.
   enum class Reads : std::uint8_t { kScales, kPacked, kZeros };
@@ -172,9 +176,12 @@ class StreamConsumer {
       if (p.scale == ChunkScale::kNone) return multiply_units<0, kReads>(sums, units, mine);
       if (p.step == 128) return multiply_units<8, kReads>(sums, units, mine);
     }
-    if (p.step == 64) multiply_units<4, kReads>(sums, units, mine);
-    else if (p.step == 32) multiply_units<2, kReads>(sums, units, mine);
-    else multiply_units<1, kReads>(sums, units, mine);
+    if (p.step == 64)
+      multiply_units<4, kReads>(sums, units, mine);
+    else if (p.step == 32)
+      multiply_units<2, kReads>(sums, units, mine);
+    else
+      multiply_units<1, kReads>(sums, units, mine);
   }
 
   /// The words of both blocks of 16 rows.
@@ -204,8 +211,10 @@ class StreamConsumer {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int at = scale_index(i, step);
-      if (p.scale == ChunkScale::kFloat) scales[i] = reinterpret_cast<const float*>(stored)[at];
-      else scales[i] = __uint_as_float(static_cast<std::uint32_t>(reinterpret_cast<const std::uint16_t*>(stored)[at]) << 16);
+      if (p.scale == ChunkScale::kFloat)
+        scales[i] = reinterpret_cast<const float*>(stored)[at];
+      else
+        scales[i] = __uint_as_float(static_cast<std::uint32_t>(reinterpret_cast<const std::uint16_t*>(stored)[at]) << 16);
     }
   }
   /// The bf16 scales of 64 columns from `step` on, one every kBlock steps, two in a word.
@@ -294,9 +303,8 @@ class StreamConsumer {
 #pragma unroll
           for (int i = 0; i < T::kCount; ++i) sums[rows][i] = __fmaf_rn(promoted[rows][i], scales[rows * 2 + i / 2 % 2], sums[rows][i]);
     };
-    [&]<int... kStep>(std::integer_sequence<int, kStep...>) {
-      (step(std::integral_constant<int, kStep>{}), ...);
-    }(std::make_integer_sequence<int, 8>{});
+    [&]<int... kStep>(std::integer_sequence<int, kStep...>) { (step(std::integral_constant<int, kStep>{}), ...); }
+    (std::make_integer_sequence<int, 8>{});
   }
 
   RingPlace ring;
