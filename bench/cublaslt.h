@@ -44,7 +44,7 @@ class CublasLt {
 
   Product product(std::int64_t m, std::int64_t n, std::int64_t k, Kind kind, const float* scale_x, const float* scale_w) const {
     constexpr int kCompute32F = 68, kCompute32I = 72, kReal32F = 0, kReal32I = 10, kReal8I = 3, kBf16 = 14, kE4m3 = 28;
-    constexpr int kTransA = 3, kTransB = 4, kScaleA = 17, kScaleB = 18, kFastAccumulation = 25, kMaxWorkspace = 1;
+    constexpr int kTransA = 3, kTransB = 4, kScaleA = 17, kScaleB = 18, kFastAccumulation = 25;
     const bool fp8 = kind == Kind::kFp8, int32 = kind == Kind::kInt8ToInt32, integer = int32 || kind == Kind::kInt8ToInt8;
     Product p{};
     p.int32 = int32;
@@ -61,26 +61,13 @@ class CublasLt {
     require(layout_create_(&p.w, type, k, n, k));
     require(layout_create_(&p.x, type, k, m, k));
     require(layout_create_(&p.d, integer ? (int32 ? kReal32I : kReal8I) : kBf16, n, m, n));
-    void* preference = nullptr;
-    require(preference_create_(&preference));
-    require(preference_set_(preference, kMaxWorkspace, &kWorkspace, sizeof kWorkspace));
-    struct Result {
-      Algorithm algorithm;
-      std::size_t workspace;
-      int state;
-      float waves;
-      int reserved[4];
-    };
-    std::vector<Result> results(8);
-    int found = 0;
-    require(heuristic_(handle_, p.desc, p.w, p.x, p.d, p.d, preference, static_cast<int>(results.size()), results.data(), &found));
-    for (int i = 0; i < found; ++i) p.algorithms.push_back(results[static_cast<std::size_t>(i)].algorithm);
+    add_algorithms(p);
     return p;
   }
 
   /// X, W and D in bf16 or fp16.
   Product dense_product(std::int64_t m, std::int64_t n, std::int64_t k, bool bf16) const {
-    constexpr int kCompute32F = 68, kReal32F = 0, kFp16 = 2, kBf16 = 14, kTransA = 3, kMaxWorkspace = 1, kTransposed = 1;
+    constexpr int kCompute32F = 68, kReal32F = 0, kFp16 = 2, kBf16 = 14, kTransA = 3, kTransposed = 1;
     const int type = bf16 ? kBf16 : kFp16;
     Product p{};
     require(desc_create_(&p.desc, kCompute32F, kReal32F));
@@ -88,20 +75,7 @@ class CublasLt {
     require(layout_create_(&p.w, type, k, n, k));
     require(layout_create_(&p.x, type, k, m, k));
     require(layout_create_(&p.d, type, n, m, n));
-    void* preference = nullptr;
-    require(preference_create_(&preference));
-    require(preference_set_(preference, kMaxWorkspace, &kWorkspace, sizeof kWorkspace));
-    struct Result {
-      Algorithm algorithm;
-      std::size_t workspace;
-      int state;
-      float waves;
-      int reserved[4];
-    };
-    std::vector<Result> results(8);
-    int found = 0;
-    require(heuristic_(handle_, p.desc, p.w, p.x, p.d, p.d, preference, static_cast<int>(results.size()), results.data(), &found));
-    for (int i = 0; i < found; ++i) p.algorithms.push_back(results[static_cast<std::size_t>(i)].algorithm);
+    add_algorithms(p);
     return p;
   }
 
@@ -115,6 +89,24 @@ class CublasLt {
   }
 
  private:
+  /// The best ones first, as the library sees them.
+  void add_algorithms(Product& p) const {
+    constexpr int kMaxWorkspace = 1;
+    void* preference = nullptr;
+    require(preference_create_(&preference));
+    require(preference_set_(preference, kMaxWorkspace, &kWorkspace, sizeof kWorkspace));
+    struct Result {
+      Algorithm algorithm;
+      std::size_t workspace;
+      int state;
+      float waves;
+      int reserved[4];
+    };
+    std::vector<Result> results(8);
+    int found = 0;
+    require(heuristic_(handle_, p.desc, p.w, p.x, p.d, p.d, preference, static_cast<int>(results.size()), results.data(), &found));
+    for (int i = 0; i < found; ++i) p.algorithms.push_back(results[static_cast<std::size_t>(i)].algorithm);
+  }
   template <typename Function>
   void load(Function& function, const char* name) {
     function = reinterpret_cast<Function>(dlsym(library_, name));

@@ -176,7 +176,7 @@ void bench_cube(const Cube& cube, Pass pass, const std::string& kernels, cuda::S
   }
   const bool alone = pass != Pass::kInTurns;
   const char* const ending = alone ? ", alone" : ", in turns";
-  const std::vector<double> medians = alone ? bench::one_by_one(stream, contenders) : bench::in_long_turns(stream, contenders, rounds);
+  const std::vector<double> medians = alone ? bench::one_by_one(stream, contenders) : bench::in_long_turns(stream, contenders, {rounds});
   for (std::size_t i = 0; i < contenders.size(); ++i) report(contenders[i].name + ending, cube.text(), medians[i], cube.operations());
   if (pass == Pass::kAlone) return;
   double mine = 0.0, int8 = 0.0;  // microseconds
@@ -207,7 +207,7 @@ void bench_pack(cuda::Stream stream, int rounds) {
     }
     bench::TimedGraph timed(
         stream, [&](std::size_t i) { cuda::quantize(x[i], q[i], stream); }, kSets);
-    const double us = bench::in_long_turns({&timed}, rounds)[0];
+    const double us = bench::in_long_turns({&timed}, {rounds})[0];
     std::printf("%-44s %-24s %9.2f us %8.2f TB/s\n", (std::string("pack ") + std::string(name_of(dtype))).c_str(), "8192x8192", us,
                 (static_cast<double>(bytes) + static_cast<double>(m * k) / 8) / us * 1e-6);
   }
@@ -228,7 +228,7 @@ void bench_small(cuda::Stream stream, int rounds) {
           stream, [&](std::size_t) { cuda::matmul(x, w, y, stream, {.kernel = name}); }, 1));
       timed.push_back(graphs.back().get());
     }
-    const std::vector<double> medians = bench::in_long_turns(timed, rounds);
+    const std::vector<double> medians = bench::in_long_turns(timed, {rounds});
     for (std::size_t i = 0; i < names.size(); ++i)
       report(names[i].empty() ? "narrow, fp16" : names[i] + ", fp16", s.text(), medians[i], s.operations());
   }
@@ -267,7 +267,7 @@ void bench_conv(cuda::Stream stream, int rounds) {
           stream, [&](std::size_t) { cuda::binary_conv2d(x, w, y, stream); }, 1);
       bench::TimedGraph one_bit(
           stream, [&](std::size_t) { cuda::binary_conv2d(x, w, thresholds, bits, stream); }, 1);
-      const std::vector<double> medians = bench::in_long_turns({&half, &one_bit}, rounds);
+      const std::vector<double> medians = bench::in_long_turns({&half, &one_bit}, {rounds});
       const std::string shape = std::to_string(images) + "x" + std::to_string(layer.size) + "x" + std::to_string(layer.size) + "x" +
                                 std::to_string(layer.channels) + "->" + std::to_string(layer.outputs) + "/" + std::to_string(layer.stride);
       const double operations = 2.0 * static_cast<double>(images * out * out * layer.outputs * k);

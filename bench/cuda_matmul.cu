@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "cublaslt.h"
+#include "cuda_timing.h"
 #include "narrow/cuda_fused.h"
 #include "narrow/cuda_matmul.h"
 
@@ -28,12 +29,6 @@ using namespace narrow;
 
 constexpr double kRotation = 256.0 * 1048576.0;
 const Device kDevice = Device::cuda(0);
-
-void require(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorName(error));
-  std::exit(1);
-}
 
 __device__ float uniform(std::uint64_t i, std::uint64_t seed) {
   std::uint64_t x = i + seed * 0x9E3779B97F4A7C15ull;
@@ -102,80 +97,10 @@ __global__ void rms_norm(const std::uint16_t* x, const std::uint16_t* weight, st
   reinterpret_cast<uint4*>(y + std::int64_t{blockIdx.x} * columns)[i] = {out[0], out[1], out[2], out[3]};
 }
 
-/// Calls captured into a graph, which is replayed and timed.
-class Timed {
- public:
-  Timed(cuda::Stream stream, const std::function<void(std::size_t)>& call, std::size_t sets) : stream_(stream) {
-    require(cudaEventCreate(&start_), "cudaEventCreate");
-    require(cudaEventCreate(&stop_), "cudaEventCreate");
-    for (std::size_t i = 0; i < 4; ++i) call(i % sets);
-    cuda::synchronize(stream_);
-    calls_ = 1;
-    capture([&] { call(0); });
-    const double once = std::max(1.0, sample());
-    calls_ = static_cast<int>(std::clamp(2000.0 / once, 3.0, 400.0));
-    cudaGraphExecDestroy(executable_);
-    capture([&] {
-      for (int i = 0; i < calls_; ++i) call(static_cast<std::size_t>(i) % sets);
-    });
-    for (int i = 0; i < 2; ++i) sample();
-  }
-  ~Timed() { cudaGraphExecDestroy(executable_); }
-  Timed(const Timed&) = delete;
-  Timed& operator=(const Timed&) = delete;
-
-  int calls() const { return calls_; }
-  /// Microseconds of one call in one replay.
-  double sample() {
-    require(cudaEventRecord(start_, stream_), "cudaEventRecord");
-    require(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch");
-    require(cudaEventRecord(stop_, stream_), "cudaEventRecord");
-    cuda::synchronize(stream_);
-    float milliseconds = 0;
-    require(cudaEventElapsedTime(&milliseconds, start_, stop_), "cudaEventElapsedTime");
-    return 1000.0 * milliseconds / calls_;
-  }
-
- private:
-  void capture(const std::function<void()>& body) {
-    cudaGraph_t graph;
-    require(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-    body();
-    require(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
-    require(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
-    cudaGraphDestroy(graph);
-  }
-  cuda::Stream stream_;
-  cudaGraphExec_t executable_{};
-  cudaEvent_t start_{}, stop_{};
-  int calls_ = 0;
+/// Short products need many calls before the start of a replay no longer counts.
+struct Timed : bench::TimedGraph {
+  Timed(cuda::Stream stream, const std::function<void(std::size_t)>& call, std::size_t sets) : TimedGraph(stream, call, sets, 2000.0) {}
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-/// Medians of several graphs, each in the clocks that it makes for itself: in turns of 6 ms, of which the first 2 only warm up. (In
-/// turns of one replay each would run in the clocks that the power of the others leaves it.)
-struct Turns {
-  int count = 5;
-  double warm = 2000.0, length = 6000.0;
-};
-constexpr Turns kAlone{1, 15000.0, 41000.0};  ///< one after the other, as the peers were measured
-std::vector<double> in_turns(const std::vector<Timed*>& timed, Turns turns = {}) {
-  std::vector<std::vector<double>> samples(timed.size());
-  for (int i = 0; i < turns.count; ++i)
-    for (std::size_t j = 0; j < timed.size(); ++j)
-      for (double spent = 0.0; spent < turns.length;) {
-        const double us = timed[j]->sample();
-        spent += us * timed[j]->calls();
-        if (spent > turns.warm) samples[j].push_back(us);
-      }
-  std::vector<double> medians;
-  for (const auto& s : samples) medians.push_back(median(s));
-  return medians;
-}
 
 struct Shape3 {
   std::int64_t m, n, k;
@@ -244,13 +169,13 @@ class Bench {
       for (std::size_t a = 0; a < product.algorithms.size(); ++a) {
         auto timed = std::make_unique<Timed>(
             stream_, [&](std::size_t i) { lt_.run(product, a, x[i].codes.data(), w[i].codes.data(), y[i].data(), stream_); }, sets);
-        const double us = median({timed->sample(), timed->sample(), timed->sample()});
+        const double us = bench::median({timed->sample(), timed->sample(), timed->sample()});
         if (us < best * (theirs ? 0.985 : 1.0)) best = us, theirs = std::move(timed);
       }
     }
-    std::vector<Timed*> all{&ours};
+    std::vector<bench::TimedGraph*> all{&ours};
     if (theirs) all.push_back(theirs.get());
-    const std::vector<double> us = in_turns(all);
+    const std::vector<double> us = bench::in_long_turns(all);
     if (!kernels_.empty())
       for (const MatmulChoice& choice : cuda::explain_matmul(x[0], w[0], y[0], options)) {
         if (!choice.accepted || choice.name.find(kernels_) == std::string::npos || choice.isa == "any") continue;
@@ -258,7 +183,7 @@ class Bench {
         forced.kernel = choice.name;
         Timed timed(
             stream_, [&](std::size_t i) { cuda::matmul(x[i], w[i], y[i], stream_, forced); }, sets);
-        const double alone = in_turns({&timed})[0];
+        const double alone = bench::in_long_turns({&timed})[0];
         std::printf("    %-50s %8.2f us %6.0f\n", choice.name.c_str(), alone, flops / alone * 1e-6);
       }
     if (theirs) peer = flops / us[1] * 1e-6;
@@ -292,7 +217,7 @@ class Bench {
     std::string row = "?";
     for (const MatmulChoice& choice : cuda::explain_matmul(x[0], w[0], y, options))
       if (choice.chosen) row = choice.name;
-    add(name, shape, in_turns({&ours})[0], flops, 0, 0, g.table_deepgemm, row);
+    add(name, shape, bench::in_long_turns({&ours})[0], flops, 0, 0, g.table_deepgemm, row);
   }
 
   void few_rows(std::int64_t m, std::int64_t n, std::int64_t k, double read) {
@@ -305,7 +230,7 @@ class Bench {
     const Tensor y = Tensor::empty(DType::kBf16, {m, n}, kDevice);
     Timed ours(
         stream_, [&](std::size_t i) { cuda::matmul(x, w[i], y, stream_); }, sets);
-    const double us = in_turns({&ours})[0], terabytes = static_cast<double>(n * k) / us * 1e-6;
+    const double us = bench::in_long_turns({&ours})[0], terabytes = static_cast<double>(n * k) / us * 1e-6;
     if (!kernels_.empty())
       for (const MatmulChoice& choice : cuda::explain_matmul(x, w[0], y)) {
         if (!choice.accepted || choice.name.find(kernels_) == std::string::npos || choice.isa == "any") continue;
@@ -313,7 +238,7 @@ class Bench {
         forced.kernel = choice.name;
         Timed timed(
             stream_, [&](std::size_t i) { cuda::matmul(x, w[i], y, stream_, forced); }, sets);
-        std::printf("    %-50s %8.2f us\n", choice.name.c_str(), in_turns({&timed})[0]);
+        std::printf("    %-50s %8.2f us\n", choice.name.c_str(), bench::in_long_turns({&timed})[0]);
       }
     std::printf("%-24s %-18s %8.2f us %6.2f TB/s of weights, %3.0f%% of a read\n", "fp8 few rows", shape.c_str(), us, terabytes,
                 100 * terabytes / read);
@@ -331,7 +256,7 @@ class Bench {
           read_words<<<132 * 16, 512, 0, stream_>>>(reinterpret_cast<const uint4*>(data.data()), kBytes / 16, out.as<unsigned>());
         },
         1);
-    const double terabytes = static_cast<double>(kBytes) / in_turns({&read})[0] * 1e-6;
+    const double terabytes = static_cast<double>(kBytes) / bench::in_long_turns({&read})[0] * 1e-6;
     std::printf("read 4 GiB %.2f TB/s\n", terabytes);
     read_ = terabytes;
     return terabytes;
@@ -369,7 +294,7 @@ class Bench {
     const bench::CublasLt::Product product = lt_.product(size, size, size, bench::CublasLt::Kind::kBf16, nullptr, nullptr);
     Timed theirs(
         stream_, [&](std::size_t i) { lt_.run(product, 0, x[i].data(), wide[i].data(), y[i].data(), stream_); }, kSets);
-    const std::vector<double> us = in_turns({&ours, &theirs});
+    const std::vector<double> us = bench::in_long_turns({&ours, &theirs});
     std::printf("RMSNorm + quantize + product %ld^3: %.1f us, cuBLASLt bf16 product alone %.1f us: %.2f times as fast\n",
                 static_cast<long>(size), us[0], us[1], us[1] / us[0]);
     lines_.push_back("  {\"product\": \"rms_norm + fp8 block128 x 128x128\", \"shape\": \"" + std::to_string(size) +
@@ -435,13 +360,13 @@ class Bench {
       for (std::size_t a = 0; a < product.algorithms.size(); ++a) {
         auto timed = std::make_unique<Timed>(
             stream_, [&](std::size_t i) { lt_.run(product, a, x[i].codes.data(), w[i].codes.data(), peer_y.data(), stream_); }, sets);
-        const double us = median({timed->sample(), timed->sample(), timed->sample()});
+        const double us = bench::median({timed->sample(), timed->sample(), timed->sample()});
         if (us < best * (theirs ? 0.985 : 1.0)) best = us, theirs = std::move(timed);
       }
     }
-    std::vector<Timed*> all{&ours};
+    std::vector<bench::TimedGraph*> all{&ours};
     if (theirs) all.push_back(theirs.get());
-    const std::vector<double> us = in_turns(all), alone_us = in_turns(all, kAlone);
+    const std::vector<double> us = bench::in_long_turns(all), alone_us = bench::in_long_turns(all, bench::kAlone);
     if (!kernels_.empty())
       for (const MatmulChoice& choice : cuda::explain_matmul(x[0], w[0], y[0], options)) {
         if (!choice.accepted || choice.name.find(kernels_) == std::string::npos || choice.isa == "any") continue;
@@ -449,7 +374,7 @@ class Bench {
         forced.kernel = choice.name;
         Timed timed(
             stream_, [&](std::size_t i) { cuda::matmul(x[i], w[i], y[i], stream_, forced); }, sets);
-        const double alone = in_turns({&timed})[0];
+        const double alone = bench::in_long_turns({&timed})[0];
         std::printf("    %-50s %8.2f us %6.0f\n", choice.name.c_str(), alone, flops / alone * 1e-6);
       }
     const double rate = flops / us[0] * 1e-6, peer = theirs ? flops / us[1] * 1e-6 : 0.0,
@@ -500,7 +425,7 @@ class Bench {
           lt_.run(product, 0, normed[i].data(), wide[i].data(), y[i].data(), stream_);
         },
         kSets);
-    const std::vector<double> us = in_turns({&ours, &theirs});
+    const std::vector<double> us = bench::in_long_turns({&ours, &theirs});
     std::printf("int8 linear (RMSNorm + quantize + product) %ld^3: %.1f us, RMSNorm + cuBLASLt bf16 %.1f us: %.2f times as fast\n",
                 static_cast<long>(size), us[0], us[1], us[1] / us[0]);
     lines_.push_back("  {\"product\": \"int8 linear\", \"shape\": \"" + std::to_string(size) + "^3\", \"us\": " + std::to_string(us[0]) +

@@ -99,7 +99,7 @@ int main(int argc, char** argv) {
     for (const std::string how : {"alone", "alone, rotated", "in turns"}) {
       const std::vector<double> medians = how == "alone"            ? bench::one_by_one(stream, contenders)
                                           : how == "alone, rotated" ? bench::one_by_one_rotated(stream, contenders)
-                                                                    : bench::in_long_turns(stream, contenders, quick ? 3 : 20);
+                                                                    : bench::in_long_turns(stream, contenders, {quick ? 3 : 20});
       double best = 0.0;
       for (std::size_t i = 0; i < contenders.size(); ++i)
         if (contenders[i].name.starts_with("cuBLASLt") && (best == 0.0 || medians[i] < best)) best = medians[i];

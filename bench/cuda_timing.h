@@ -24,16 +24,16 @@ inline void require(cudaError_t error, const char* what) {
   std::exit(1);
 }
 
-/// `call(i)` works on the i-th of `sets` sets of buffers.
+/// `call(i)` works on the i-th of `sets` sets of buffers; one replay takes about `span` microseconds.
 class TimedGraph {
  public:
-  TimedGraph(cuda::Stream stream, const std::function<void(std::size_t)>& call, std::size_t sets) : stream_(stream) {
+  TimedGraph(cuda::Stream stream, const std::function<void(std::size_t)>& call, std::size_t sets, double span = 1000.0) : stream_(stream) {
     require(cudaEventCreate(&start_), "cudaEventCreate");
     require(cudaEventCreate(&stop_), "cudaEventCreate");
     for (std::size_t i = 0; i < 2; ++i) call(i % sets);
     capture([&] { call(0); });
     const double once = std::max(1.0, sample());
-    calls_ = static_cast<int>(std::clamp(1000.0 / once, 3.0, 100.0));
+    calls_ = static_cast<int>(std::clamp(span / once, 3.0, 400.0));
     cudaGraphExecDestroy(executable_);
     capture([&] {
       for (int i = 0; i < calls_; ++i) call(static_cast<std::size_t>(i) % sets);
@@ -90,21 +90,28 @@ inline std::vector<double> in_turns(const std::vector<TimedGraph*>& timed, int r
   return medians;
 }
 
-/// The same, each in the clocks that it makes for itself: in turns of 6 ms, of which the first 2 only warm up. Every turn has another
-/// order: the clocks that a graph leaves are what the next one starts with.
-inline std::vector<double> in_long_turns(const std::vector<TimedGraph*>& timed, int turns) {
-  constexpr double kWarm = 2000.0, kTurn = 6000.0;
+/// In microseconds; the first ones of a turn only warm up.
+struct Turns {
+  int count = 5;
+  double warm = 2000.0, length = 6000.0;
+};
+/// One after the other, as the peers were measured.
+inline constexpr Turns kAlone{1, 15000.0, 41000.0};
+
+/// Medians of several graphs, each in the clocks that it makes for itself. (In turns of one replay each would run in the clocks that the
+/// power of the others leaves it.) Every turn has another order: the clocks that a graph leaves are what the next one starts with.
+inline std::vector<double> in_long_turns(const std::vector<TimedGraph*>& timed, Turns turns = {}) {
   std::vector<std::vector<double>> samples(timed.size());
   std::vector<std::size_t> order(timed.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::mt19937 generator(1);
-  for (int i = 0; i < turns; ++i) {
+  for (int i = 0; i < turns.count; ++i) {
     std::shuffle(order.begin(), order.end(), generator);
     for (const std::size_t j : order)
-      for (double spent = 0.0; spent < kTurn || samples[j].empty();) {
+      for (double spent = 0.0; spent < turns.length || samples[j].empty();) {
         const double us = timed[j]->sample();
         spent += us * timed[j]->calls();
-        if (spent > kWarm) samples[j].push_back(us);
+        if (spent > turns.warm) samples[j].push_back(us);
       }
   }
   std::vector<double> medians;
@@ -121,17 +128,10 @@ struct Contender {
 
 /// Each alone, as the peers' harness times: captured, 15 ms to warm up, then the median of 26 ms of samples; then the next one.
 inline std::vector<double> one_by_one(cuda::Stream stream, const std::vector<Contender>& contenders) {
-  constexpr double kWarm = 15000.0, kSamples = 26000.0;
   std::vector<double> medians;
   for (const Contender& contender : contenders) {
     TimedGraph graph(stream, contender.call, contender.sets);
-    std::vector<double> samples;
-    for (double spent = 0.0; spent < kWarm + kSamples || samples.empty();) {
-      const double us = graph.sample();
-      spent += us * graph.calls();
-      if (spent > kWarm) samples.push_back(us);
-    }
-    medians.push_back(median(samples));
+    medians.push_back(in_long_turns({&graph}, kAlone)[0]);
   }
   return medians;
 }
@@ -151,7 +151,7 @@ inline std::vector<double> one_by_one_rotated(cuda::Stream stream, std::vector<C
 }
 
 /// in_long_turns of all of them.
-inline std::vector<double> in_long_turns(cuda::Stream stream, const std::vector<Contender>& contenders, int turns) {
+inline std::vector<double> in_long_turns(cuda::Stream stream, const std::vector<Contender>& contenders, Turns turns = {}) {
   std::vector<std::unique_ptr<TimedGraph>> graphs;
   std::vector<TimedGraph*> timed;
   for (const Contender& contender : contenders) {

@@ -23,12 +23,6 @@ std::string refusal(const Scheme& scheme, const Shape& shape, bool is_ordered) {
   return {};
 }
 
-Scheme adapted(const Scheme& scheme) {
-  Scheme result = scheme;
-  if (is_grouped_integer(scheme)) result.scale = kFp16;
-  return result;
-}
-
 std::vector<StoredBytes> parts(const std::string& module, const Scheme& scheme, const Shape& shape, bool) {
   const std::int64_t n = shape[0], k = shape[1], groups = scale_grid(scheme, shape).cols;
   return {{module + ".qweight", DType::kI32, {k, n / 8}},
@@ -80,6 +74,8 @@ Json config(const std::vector<ModuleScheme>& modules) {
 
 }  // namespace
 
-InteropFormat awq_format() { return {Ecosystem::kAwq, "awq", "awq", ".qweight", kSuffixes, refusal, adapted, parts, pack, unpack, config}; }
+InteropFormat awq_format() {
+  return {Ecosystem::kAwq, "awq", "awq", ".qweight", kSuffixes, refusal, with_half_scales, parts, pack, unpack, config};
+}
 
 }  // namespace narrow::io

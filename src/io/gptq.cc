@@ -22,12 +22,6 @@ std::string refusal(const Scheme& scheme, const Shape& shape, bool) {
   return {};
 }
 
-Scheme adapted(const Scheme& scheme) {
-  Scheme result = scheme;
-  if (is_grouped_integer(scheme)) result.scale = kFp16;
-  return result;
-}
-
 std::vector<StoredBytes> parts(const std::string& module, const Scheme& scheme, const Shape& shape, bool) {
   const int bits = scheme.element.bits;
   const std::int64_t n = shape[0], k = shape[1], groups = scale_grid(scheme, shape).cols;
@@ -162,7 +156,7 @@ Json config(const std::vector<ModuleScheme>& modules) {
 }  // namespace
 
 InteropFormat gptq_format() {
-  return {Ecosystem::kGptq, "gptq", "gptq", ".qweight", kSuffixes, refusal, adapted, parts, pack, unpack, config};
+  return {Ecosystem::kGptq, "gptq", "gptq", ".qweight", kSuffixes, refusal, with_half_scales, parts, pack, unpack, config};
 }
 
 }  // namespace narrow::io

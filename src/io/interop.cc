@@ -302,6 +302,12 @@ bool is_grouped_integer(const Scheme& scheme) {
          !scheme.has_outer_scale && scheme.granularity.kind == Granularity::Kind::kRectangle && scheme.granularity.rows == 1;
 }
 
+Scheme with_half_scales(const Scheme& scheme) {
+  Scheme result = scheme;
+  if (is_grouped_integer(scheme)) result.scale = kFp16;
+  return result;
+}
+
 Format format_of_scales(DType dtype) { return dtype == DType::kF16 ? kFp16 : dtype == DType::kBf16 ? kBf16 : kFp32; }
 DType dtype_of_scales(const Format& scale) { return scale == kFp16 ? DType::kF16 : scale == kBf16 ? DType::kBf16 : DType::kF32; }
 

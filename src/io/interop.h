@@ -152,6 +152,8 @@ std::int64_t group_size(const Scheme& scheme, const Shape& shape);
 /// int2, int3, int4 or int8 (uint where asymmetric) with one scale per row (group 0) or per group of columns.
 Scheme integer_scheme(int bits, bool asymmetric, std::int64_t group, const Format& scale);
 bool is_grouped_integer(const Scheme& scheme);
+/// Such a scheme with fp16 scales; any other as it is.
+Scheme with_half_scales(const Scheme& scheme);
 Format format_of_scales(DType dtype);
 DType dtype_of_scales(const Format& scale);
 /// Some forms have no weights without rounded inputs. A file that was made from weights alone says so under this key, which their own

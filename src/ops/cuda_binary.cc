@@ -6,24 +6,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "device/cuda/runtime.h"
 #include "narrow/error.h"
 #include "ops/cuda_matmul.h"
+#include "ops/cuda_operands.h"
 
 namespace narrow::cuda {
 namespace {
 
 constexpr std::string_view kPrefix = "sm90_matmul_int1_int1_", kAnyName = "any_matmul_int1_int1";
-constexpr std::int64_t kAlignment = 16, kMost = std::numeric_limits<std::int32_t>::max() / 2;
+constexpr std::int64_t kAlignment = 16;
 /// Of so few rows or products the plain kernel is done before tensor cores have their operands.
 constexpr std::int64_t kTinyRows = 2;
 constexpr double kTinyProducts = 1 << 20;
-
-void require(bool condition, std::string_view sentence) {
-  if (!condition) throw InvalidArgument(std::string("matmul: ").append(sentence));
-}
 
 bool is_int1(const Scheme& scheme) {
   const bool granularity = scheme.granularity.kind == Granularity::Kind::kTensor || scheme.granularity == Granularity::row();
@@ -104,10 +100,7 @@ DeviceQuantized unprepare_int1(const Int1Matrix& q, Stream stream) {
 }
 
 BitProblem int1_problem(const Int1Matrix& x, const Int1Matrix& w, const Tensor& y, const Int1MatmulOptions& options) {
-  const Device device = x.device();
-  require(!device.is_cpu(), "x is on the CPU; copy it with cuda::to_device, or call the function without cuda::");
-  require_device(device.index);
-  require(w.device() == device && y.device() == device, "x, w and y must be on one device");
+  require_one_device(x.device(), w.device(), y.device());
   require(x.k == w.k, fmt::format("x has {} columns and w has {}", x.k, w.k));
   require(std::max({x.rows, w.rows, x.k}) <= kMost, "a dimension has more than 2^30 elements");
   const DType out = y.dtype();

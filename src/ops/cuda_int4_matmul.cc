@@ -4,23 +4,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "device/cuda/runtime.h"
 #include "narrow/error.h"
 #include "ops/cuda_matmul.h"
+#include "ops/cuda_operands.h"
 
 namespace narrow::cuda {
 namespace {
 
 constexpr std::string_view kAnyName = "any_matmul_int8_int4";
-constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
 /// So long that 16 times a sum of products stays in 32 bits.
 constexpr std::int64_t kMostWholeK = 65536;
-
-void require(bool condition, std::string_view sentence) {
-  if (!condition) throw InvalidArgument(std::string("matmul: ").append(sentence));
-}
 
 int config_of(std::string_view name) {
   for (int i = 0; i < static_cast<int>(int4_configs().size()); ++i)
@@ -86,10 +81,7 @@ DeviceQuantized unprepare_int4(const Int4Weight& w, Stream stream) {
 }
 
 Int4Problem int4_problem(const Int8Matrix& x, const Int4Weight& w, const Tensor& y, const Int8MatmulOptions& options) {
-  const Device device = x.device();
-  require(!device.is_cpu(), "x is on the CPU; copy it with cuda::to_device, or call the function without cuda::");
-  require_device(device.index);
-  require(w.device() == device && y.device() == device, "x, w and y must be on one device");
+  require_one_device(x.device(), w.device(), y.device());
   require(x.k == w.k, fmt::format("x has {} columns and w has {}", x.k, w.k));
   require(x.rows <= kMost, "x has more than 2^30 rows");
   if (x.layout != Layout::kRow || options.y_layout != Layout::kRow)

@@ -10,6 +10,7 @@
 #include "kernels/cuda/library_product.h"
 #include "narrow/error.h"
 #include "ops/cuda_matmul.h"
+#include "ops/cuda_operands.h"
 
 namespace narrow::cuda {
 namespace {
@@ -19,10 +20,6 @@ constexpr std::string_view kPrefix = "sm90_matmul_int8_int8_", kLibraryName = "c
 constexpr std::int64_t kAlignment = 16;
 /// So long that no sum of products of signed codes, or of 8-bit differences from zero points, leaves 32 bits.
 constexpr std::int64_t kMostSymmetricK = 131072, kMostAsymmetricK = 32768;
-
-void require(bool condition, std::string_view sentence) {
-  if (!condition) throw InvalidArgument(std::string("matmul: ").append(sentence));
-}
 
 bool is_int8(const Scheme& scheme) {
   const bool granularity = scheme.granularity.kind == Granularity::Kind::kTensor || scheme.granularity == Granularity::row();
@@ -95,13 +92,9 @@ ByteEpilogue integer_epilogue(const Tensor& y, std::int64_t n, const Int8MatmulO
 }
 
 ByteProblem int8_problem(const Int8Matrix& x, const Int8Matrix& w, const Tensor& y, const Int8MatmulOptions& options) {
-  const Device device = x.device();
-  require(!device.is_cpu(), "x is on the CPU; copy it with cuda::to_device, or call the function without cuda::");
-  require_device(device.index);
-  require(w.device() == device && y.device() == device, "x, w and y must be on one device");
+  require_one_device(x.device(), w.device(), y.device());
   require(x.k == w.k, fmt::format("x has {} columns and w has {}", x.k, w.k));
   if (w.layout != Layout::kRow) throw Unsupported("matmul: the weight lies in rows; transform it once with cuda::transform");
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
   require(x.rows <= kMost && w.rows <= kMost, "a dimension has more than 2^30 elements");
   const bool asymmetric = x.scheme.asymmetric || w.scheme.asymmetric;
   const std::int64_t most = asymmetric ? kMostAsymmetricK : kMostSymmetricK;
@@ -186,7 +179,6 @@ std::vector<MatmulChoice> explain_matmul(const Int8Matrix& x, const Int8Matrix& 
 }
 
 std::vector<MatmulChoice> explain_int8_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, int multiprocessors) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
   if (byte_configs().empty() || !is_int8(weight) || std::max({m, n, k}) > kMost || multiprocessors < 1) return {};
   ByteProblem problem;
   problem.is_int8 = true;

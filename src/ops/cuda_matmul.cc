@@ -11,6 +11,7 @@
 #include "kernels/cuda/byte_prepare.h"
 #include "kernels/cuda/library_product.h"
 #include "narrow/error.h"
+#include "ops/cuda_operands.h"
 #include "ops/tuned_kernels.h"
 
 namespace narrow::cuda {
@@ -19,10 +20,6 @@ namespace {
 constexpr std::string_view kPrefix = "sm90_matmul_fp8_fp8_", kLibraryName = "cublaslt_matmul_fp8_fp8", kMmaName = "mma_matmul_fp8_fp8",
                            kAnyName = "any_matmul_fp8_fp8";
 constexpr std::int64_t kBlock = 128, kAlignment = 16, kMostGroups = 65536;
-
-void require(bool condition, std::string_view sentence) {
-  if (!condition) throw InvalidArgument(std::string("matmul: ").append(sentence));
-}
 
 bool is_fp8(const Scheme& scheme) {
   const Granularity& g = scheme.granularity;
@@ -248,14 +245,10 @@ void attach_tensors(ByteEpilogue& e, const Tensor& y, std::int64_t n, const std:
 }
 
 ByteProblem fp8_problem(const Fp8Matrix& x, const Fp8Matrix& w, const Tensor& y, const Fp8MatmulOptions& options) {
-  const Device device = x.device();
-  require(!device.is_cpu(), "x is on the CPU; copy it with cuda::to_device, or call the function without cuda::");
-  require_device(device.index);
-  require(w.device() == device && y.device() == device, "x, w and y must be on one device");
+  require_one_device(x.device(), w.device(), y.device());
   require(x.k == w.k, fmt::format("x has {} columns and w has {}", x.k, w.k));
   if (x.scheme.element == kFp8E5m2 && w.scheme.element == kFp8E5m2)
     throw Unsupported("matmul: e5m2 times e5m2; one of the two must be e4m3");
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
   require(x.rows * x.groups <= kMost && w.rows * w.groups <= kMost && x.k <= kMost, "a dimension has more than 2^30 elements");
   ByteProblem p;
   p.m = static_cast<int>(x.rows);
@@ -320,7 +313,6 @@ std::vector<MatmulChoice> explain_matmul(const Fp8Matrix& x, const Fp8Matrix& w,
 }
 
 std::vector<MatmulChoice> explain_fp8_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, int multiprocessors) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
   if (byte_configs().empty() || !is_fp8(weight) || weight.element == kFp8E5m2 || std::max({m, n, k}) > kMost || multiprocessors < 1)
     return {};
   ByteProblem problem;

@@ -6,30 +6,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "device/cuda/runtime.h"
 #include "kernels/cuda/msfp_product.h"
 #include "narrow/error.h"
 #include "ops/cuda_matmul.h"
+#include "ops/cuda_operands.h"
 
 namespace narrow::cuda {
 namespace {
 
 constexpr std::string_view kHopperName = "sm90_matmul_msfp_msfp_128x256_cluster_2x1", kAnyName = "any_matmul_msfp_msfp";
-constexpr std::int64_t kAlignment = 16, kMost = std::numeric_limits<std::int32_t>::max() / 2;
-
-void require(bool condition, std::string_view sentence) {
-  if (!condition) throw InvalidArgument(std::string("matmul: ").append(sentence));
-}
+constexpr std::int64_t kAlignment = 16;
 
 MsfpView view_of(const MsfpMatrix& q) { return {q.rows, q.depth, q.bits, q.codes.as<std::uint8_t>(), q.exponents.as<std::uint32_t>()}; }
 
 MsfpProblem problem_of(const MsfpMatrix& x, const MsfpMatrix& w, const Tensor& y, const MsfpMatmulOptions& options) {
-  const Device device = x.device();
-  require(!device.is_cpu(), "x is on the CPU; copy it with cuda::to_device, or call the function without cuda::");
-  require_device(device.index);
-  require(w.device() == device && y.device() == device, "x, w and y must be on one device");
+  require_one_device(x.device(), w.device(), y.device());
   require(x.k == w.k, fmt::format("x has {} columns and w has {}", x.k, w.k));
   require(std::max({x.rows, w.rows, x.k}) <= kMost, "a dimension has more than 2^30 elements");
   if (!is_floating(y.dtype())) throw Unsupported(fmt::format("matmul: y is {}; use F32, F16 or BF16", name_of(y.dtype())));

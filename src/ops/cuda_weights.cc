@@ -6,21 +6,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "device/cuda/runtime.h"
 #include "kernels/cuda/byte_product.h"
 #include "narrow/error.h"
+#include "ops/cuda_operands.h"
 
 namespace narrow::cuda {
 namespace {
 
 constexpr std::string_view kPrefix = "sm90_matmul_weights_", kAnyName = "any_matmul_weights";
-constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
-
-void require(bool condition, std::string_view sentence) {
-  if (!condition) throw InvalidArgument(std::string("matmul: ").append(sentence));
-}
 
 bool is_dense(const Scheme& scheme) { return (scheme.element == kFp16 || scheme.element == kBf16) && !scheme.has_scales(); }
 
@@ -191,10 +186,7 @@ DeviceQuantized unprepare_weight(const DeviceWeight& w, Stream stream) {
 }
 
 WeightProblem weight_problem(const Tensor& x, const DeviceWeight& w, const Tensor& y, const WeightMatmulOptions& options) {
-  const Device device = x.device();
-  require(!device.is_cpu(), "x is on the CPU; copy it with cuda::to_device, or call the function without cuda::");
-  require_device(device.index);
-  require(w.device() == device && y.device() == device, "x, w and y must be on one device");
+  require_one_device(x.device(), w.device(), y.device());
   if (x.dtype() != DType::kF16 && x.dtype() != DType::kBf16)
     throw Unsupported(fmt::format("matmul: x is {}; use F16 or BF16 (cuda::convert)", name_of(x.dtype())));
   WeightProblem p;
@@ -210,7 +202,7 @@ WeightProblem weight_problem(const Tensor& x, const DeviceWeight& w, const Tenso
   p.x = x.data();
   if (options.order) {
     const Tensor& order = *options.order;
-    require(order.dtype() == DType::kI32 && order.is_contiguous() && order.size() == w.k && order.device() == device,
+    require(order.dtype() == DType::kI32 && order.is_contiguous() && order.size() == w.k && order.device() == x.device(),
             "the order must be k contiguous int32 values on x's device");
     p.order = order.as<std::int32_t>();
   }

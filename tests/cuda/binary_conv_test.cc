@@ -2,22 +2,16 @@
 /// norm.
 
 #include <cmath>
-#include <memory>
-#include <random>
 
-#include "harness.h"
 #include "narrow/cuda_binary.h"
+#include "product_test.h"
 
 namespace narrow::cuda::testing {
 namespace {
 
-class BinaryConvTest : public ::testing::Test {
+class BinaryConvTest : public ProductTest {
  protected:
-  void SetUp() override {
-    NARROW_REQUIRE_DEVICE();
-    stream_ = std::make_unique<OwnedStream>();
-  }
-  int pick(int below) { return static_cast<int>(generator_() % static_cast<unsigned>(below)); }
+  BinaryConvTest() : ProductTest(7) {}
 
   struct Case {
     QuantizedTensor x, w;
@@ -69,9 +63,6 @@ class BinaryConvTest : public ::testing::Test {
     expect_equal(expected, to_host(y, stream), c.text + " -> " + std::string(name_of(out)));
     memory.check(stream, c.text);
   }
-
-  std::unique_ptr<OwnedStream> stream_;
-  std::mt19937 generator_{7};
 };
 
 TEST_F(BinaryConvTest, RandomShapesGiveTheBitsOfTheCpu) {

@@ -1,8 +1,8 @@
 #include <cuda_runtime.h>
 
-#include "device/cuda/runtime.h"
 #include "int1_matmul_oracle.h"
 #include "kernels/storage.h"
+#include "totals.cuh"
 
 namespace narrow::cuda::testing {
 namespace {
@@ -49,15 +49,9 @@ __global__ void compare(const CanonicalBits x, const CanonicalBits w, const BitP
 }  // namespace
 
 unsigned long long count_wrong(const CanonicalBits& x, const CanonicalBits& w, const BitProblem& problem, Stream stream) {
-  const std::int64_t count = std::int64_t{problem.m} * problem.n;
-  const Buffer memory = Buffer::allocate(sizeof(unsigned long long), Device::cuda(0));
-  set_bytes(memory.data(), 0, sizeof(unsigned long long), stream);
-  compare<<<static_cast<unsigned>((count + 127) / 128), 128, 0, stream>>>(x, w, problem, memory.as<unsigned long long>());
-  check(cudaGetLastError(), "compare");
-  unsigned long long wrong = 0;
-  copy_bytes(&wrong, memory.data(), sizeof(wrong), stream);
-  synchronize(stream);
-  return wrong;
+  return totals_of<unsigned long long>(std::int64_t{problem.m} * problem.n, stream, [&](unsigned blocks, unsigned long long* wrong) {
+    compare<<<blocks, kOracleThreads, 0, stream>>>(x, w, problem, wrong);
+  });
 }
 
 }  // namespace narrow::cuda::testing

@@ -2,14 +2,11 @@
 /// matmul.
 
 #include <cmath>
-#include <memory>
-#include <random>
 
-#include "device/cuda/runtime.h"
-#include "harness.h"
 #include "int1_matmul_oracle.h"
 #include "narrow/matmul.h"
 #include "ops/cuda_binary.h"
+#include "product_test.h"
 
 namespace narrow::cuda::testing {
 namespace {
@@ -17,44 +14,15 @@ namespace {
 constexpr int kRandomShapes = 2000;
 constexpr DType kOutputs[] = {DType::kI32, DType::kBf16, DType::kF16, DType::kF32};
 
-class Int1MatmulTest : public ::testing::Test {
+class Int1MatmulTest : public CodesTest {
  protected:
-  void SetUp() override {
-    NARROW_REQUIRE_DEVICE();
-    stream_ = std::make_unique<OwnedStream>();
-    std::vector<std::uint8_t> bytes(kBytes);
-    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(generator_() >> 7);
-    std::vector<float> scales(kScales);
-    for (float& scale : scales)
-      scale = std::ldexp(0.5f + static_cast<float>(generator_() % 1024) / 1024.0f, static_cast<int>(generator_() % 12) - 6);
-    bytes_ = upload(bytes.data(), kBytes);
-    scales_ = upload(scales.data(), kScales * sizeof(float));
-  }
-  int pick(int below) { return static_cast<int>(generator_() % static_cast<unsigned>(below)); }
-  std::int64_t size(int most) {
-    switch (pick(4)) {
-      case 0: return 1 + pick(20);
-      case 1: return std::max(1, std::min(most, 64 * (1 + pick(most / 64 + 1)) + pick(3) - 1));
-      default: return 1 + pick(most);
-    }
-  }
-  Buffer upload(const void* data, std::size_t size) {
-    const Buffer buffer = Buffer::allocate(size, kDevice);
-    copy_bytes(buffer.data(), data, size, *stream_);
-    synchronize(*stream_);
-    return buffer;
-  }
-  Buffer piece(const Buffer& from, std::int64_t size, std::size_t unit) {
-    const std::size_t bytes = static_cast<std::size_t>(size), places = (from.size() - bytes) / unit + 1;
-    return Buffer::borrow(from.data() + generator_() % places * unit, bytes, kDevice);
-  }
+  Int1MatmulTest() : CodesTest(1, 12) {}
   DeviceQuantized quantized(const char* scheme, std::int64_t rows, std::int64_t k) {
     const std::size_t unit = pick(2) == 0 ? 1 : 16;
     DeviceQuantized q{Scheme::parse(scheme), {rows, k}, piece(bytes_, rows * ((k + 7) / 8), unit), {}, {}, {}};
     q.scales = piece(scales_, (q.scheme.granularity == Granularity::row() ? rows : 1) * 4, 4);
     return q;
   }
-  Tensor floats(const Shape& shape) { return Tensor::over(piece(scales_, element_count(shape) * 4, 4), DType::kF32, shape); }
   static CanonicalBits side(const DeviceQuantized& q) {
     return {q.codes.as<std::uint8_t>(), q.scales.as<float>(), q.scheme.granularity == Granularity::row() ? 1 : 0};
   }
@@ -76,11 +44,6 @@ class Int1MatmulTest : public ::testing::Test {
     ASSERT_EQ(wrong, 0u) << what;
     memory.check(stream, what);
   }
-
-  static constexpr std::size_t kBytes = std::size_t{8} << 20, kScales = std::size_t{1} << 20;
-  std::unique_ptr<OwnedStream> stream_;
-  std::mt19937 generator_{1};
-  Buffer bytes_, scales_;
 };
 
 TEST_F(Int1MatmulTest, RandomShapesAreExact) {

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <random>
 
-#include "device/cuda/runtime.h"
-#include "harness.h"
 #include "narrow/matmul.h"
 #include "ops/cuda_matmul.h"
+#include "product_test.h"
 
 namespace narrow::cuda::testing {
 namespace {
@@ -24,14 +22,9 @@ constexpr const char* kWeights[] = {"int4:block128", "int4:block32",
 constexpr const char* kActivations[] = {"int8:row", "int8:tensor"};
 constexpr DType kOutputs[] = {DType::kBf16, DType::kF16, DType::kF32, DType::kI8};
 
-class Int4MatmulTest : public ::testing::Test {
+class Int4MatmulTest : public ProductTest {
  protected:
-  void SetUp() override {
-    NARROW_REQUIRE_DEVICE();
-    stream_ = std::make_unique<OwnedStream>();
-  }
-  int pick(int below) { return static_cast<int>(generator_() % static_cast<unsigned>(below)); }
-  std::int64_t size(int most) { return pick(4) == 0 ? 1 + pick(20) : 1 + pick(most); }
+  Int4MatmulTest() : ProductTest(48) {}
 
   /// Quantized values; with `any_codes` every code that four or eight bits hold instead.
   QuantizedTensor quantized(const char* scheme, std::int64_t rows, std::int64_t k, bool any_codes) {
@@ -82,9 +75,6 @@ class Int4MatmulTest : public ::testing::Test {
       if (choice.name == name) return choice.accepted;
     return false;
   }
-
-  std::unique_ptr<OwnedStream> stream_;
-  std::mt19937 generator_{48};
 };
 
 std::string describe(const QuantizedTensor& x, const QuantizedTensor& w, DType out, const std::string& kernel) {

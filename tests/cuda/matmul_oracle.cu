@@ -1,8 +1,8 @@
 #include <cuda_runtime.h>
 
-#include "device/cuda/runtime.h"
 #include "kernels/cuda/byte_finish.cuh"
 #include "matmul_oracle.h"
+#include "totals.cuh"
 
 namespace narrow::cuda::testing {
 namespace {
@@ -139,14 +139,8 @@ __global__ void compare(const ByteProblem p, std::int64_t rows, const float* old
 MatmulErrors compare_with_oracle(const ByteProblem& problem, const float* old, Stream stream) {
   const bool batched = problem.grouping == ByteGrouping::kRowCounts || problem.grouping == ByteGrouping::kDepth;
   const std::int64_t rows = std::int64_t{problem.m} * (batched ? problem.groups : 1), count = rows * problem.n;
-  if (count == 0) return {};
-  const Buffer memory = Buffer::allocate(sizeof(Totals), Device::cuda(0));
-  set_bytes(memory.data(), 0, sizeof(Totals), stream);
-  compare<<<static_cast<unsigned>((count + 127) / 128), 128, 0, stream>>>(problem, rows, old, memory.as<Totals>());
-  check(cudaGetLastError(), "compare");
-  Totals totals{};
-  copy_bytes(&totals, memory.data(), sizeof(totals), stream);
-  synchronize(stream);
+  const Totals totals = totals_of<Totals>(
+      count, stream, [&](unsigned blocks, Totals* found) { compare<<<blocks, kOracleThreads, 0, stream>>>(problem, rows, old, found); });
   return {totals.worst, totals.relative, totals.outside, totals.touched};
 }
 

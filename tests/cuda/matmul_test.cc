@@ -2,12 +2,10 @@
 
 #include <cmath>
 #include <cstdio>
-#include <random>
 
-#include "device/cuda/runtime.h"
-#include "harness.h"
 #include "matmul_oracle.h"
 #include "ops/cuda_matmul.h"
+#include "product_test.h"
 
 namespace narrow::cuda::testing {
 namespace {
@@ -72,22 +70,12 @@ constexpr Scales kScalings[] = {{"block128", "128x128"}, {"tensor", "tensor"}, {
 constexpr const char* kPingPong[] = {"sm90_matmul_fp8_fp8_128x128_pingpong", "sm90_matmul_fp8_fp8_128x176_pingpong"};
 constexpr DType kOutputs[] = {DType::kBf16, DType::kF32, DType::kF16, DType::kF8E4m3, DType::kF8E5m2};
 
-class MatmulTest : public ::testing::Test {
+class MatmulTest : public ProductTest {
  protected:
+  MatmulTest() : ProductTest(7) {}
   void SetUp() override {
-    NARROW_REQUIRE_DEVICE();
-    stream_ = std::make_unique<OwnedStream>();
-    pool_ = std::make_unique<Pool>(*stream_);
-  }
-  int pick(int below) { return static_cast<int>(generator_() % static_cast<unsigned>(below)); }
-
-  /// A size: small, near a tile's edge, or anything.
-  std::int64_t size(int most) {
-    switch (pick(4)) {
-      case 0: return 1 + pick(20);
-      case 1: return std::max(1, std::min(most, 64 * (1 + pick(most / 64 + 1)) + pick(3) - 1));
-      default: return 1 + pick(most);
-    }
+    ProductTest::SetUp();
+    if (!IsSkipped()) pool_ = std::make_unique<Pool>(*stream_);
   }
 
   struct Case {
@@ -143,9 +131,7 @@ class MatmulTest : public ::testing::Test {
            (c.options.bias ? " bias" : "") + (c.options.residual ? " residual" : "") + (c.options.accumulate ? " accumulate" : "");
   }
 
-  std::unique_ptr<OwnedStream> stream_;
   std::unique_ptr<Pool> pool_;
-  std::mt19937 generator_{7};
   double worst_share_ = 0.0, worst_relative_ = 0.0;
 };
 

@@ -2,27 +2,20 @@
 /// CPU's.
 
 #include <cmath>
-#include <memory>
-#include <random>
 
-#include "device/cuda/runtime.h"
-#include "harness.h"
 #include "msfp_oracle.h"
 #include "narrow/cuda_msfp.h"
 #include "narrow/matmul.h"
+#include "product_test.h"
 
 namespace narrow::cuda::testing {
 namespace {
 
 constexpr const char* kSchemes[] = {"msfp11", "msfp12", "msfp13", "msfp14", "msfp15", "msfp16"};
 
-class MsfpMatmulTest : public ::testing::Test {
+class MsfpMatmulTest : public ProductTest {
  protected:
-  void SetUp() override {
-    NARROW_REQUIRE_DEVICE();
-    stream_ = std::make_unique<OwnedStream>();
-  }
-  int pick(int below) { return static_cast<int>(generator_() % static_cast<unsigned>(below)); }
+  MsfpMatmulTest() : ProductTest(12) {}
   DeviceQuantized quantized(const char* scheme, std::int64_t rows, std::int64_t k, Values values) {
     const Tensor x = random_values(DType::kF32, {rows, k}, values, static_cast<unsigned>(generator_()));
     return to_device(narrow::quantize(x, Scheme::parse(scheme)), kDevice, *stream_);
@@ -47,9 +40,6 @@ class MsfpMatmulTest : public ::testing::Test {
     ASSERT_EQ(wrong, 0u) << what;
     memory.check(stream, what);
   }
-
-  std::unique_ptr<OwnedStream> stream_;
-  std::mt19937 generator_{12};
 };
 
 TEST_F(MsfpMatmulTest, RandomShapesAreWithinTheBound) {

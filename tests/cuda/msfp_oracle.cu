@@ -1,8 +1,8 @@
 #include <cuda_runtime.h>
 
-#include "device/cuda/runtime.h"
 #include "kernels/storage.h"
 #include "msfp_oracle.h"
+#include "totals.cuh"
 
 namespace narrow::cuda::testing {
 namespace {
@@ -41,15 +41,9 @@ __global__ void compare(const Operands p, unsigned long long* wrong) {
 unsigned long long count_outside(const Tensor& x, const Tensor& w, const float* bias, const Tensor& y, Stream stream) {
   const Operands operands{x.as<float>(), w.as<float>(), bias,         y.data(),      y.dtype(),
                           x.shape()[0],  w.shape()[0],  x.shape()[1], y.strides()[0]};
-  const std::int64_t count = operands.m * operands.n;
-  const Buffer memory = Buffer::allocate(sizeof(unsigned long long), Device::cuda(0));
-  set_bytes(memory.data(), 0, sizeof(unsigned long long), stream);
-  compare<<<static_cast<unsigned>((count + 127) / 128), 128, 0, stream>>>(operands, memory.as<unsigned long long>());
-  check(cudaGetLastError(), "compare");
-  unsigned long long wrong = 0;
-  copy_bytes(&wrong, memory.data(), sizeof(wrong), stream);
-  synchronize(stream);
-  return wrong;
+  return totals_of<unsigned long long>(operands.m * operands.n, stream, [&](unsigned blocks, unsigned long long* wrong) {
+    compare<<<blocks, kOracleThreads, 0, stream>>>(operands, wrong);
+  });
 }
 
 }  // namespace narrow::cuda::testing

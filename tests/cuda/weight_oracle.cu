@@ -2,12 +2,12 @@
 
 #include <cuda_runtime.h>
 
-#include "device/cuda/runtime.h"
 #include "kernels/cuda/weight_finish.cuh"
 
 #include "format/packing.h"
 #include "format/scale_rule.h"
 #include "kernels/storage.h"
+#include "totals.cuh"
 
 namespace narrow::cuda::testing {
 namespace {
@@ -80,15 +80,9 @@ __global__ void compare(const WeightProblem p, const WeightView w, Totals* total
 }  // namespace
 
 WeightErrors compare_with_oracle(const WeightProblem& problem, const WeightView& canonical, Stream stream) {
-  const std::int64_t count = std::int64_t{problem.m} * canonical.n;
-  if (count == 0) return {};
-  static const Buffer memory = Buffer::allocate(sizeof(Totals), Device::cuda(0));
-  set_bytes(memory.data(), 0, sizeof(Totals), stream);
-  compare<<<static_cast<unsigned>((count + 127) / 128), 128, 0, stream>>>(problem, canonical, memory.as<Totals>());
-  check(cudaGetLastError(), "compare");
-  Totals totals{};
-  copy_bytes(&totals, memory.data(), sizeof(totals), stream);
-  synchronize(stream);
+  const Totals totals = totals_of<Totals>(std::int64_t{problem.m} * canonical.n, stream, [&](unsigned blocks, Totals* found) {
+    compare<<<blocks, kOracleThreads, 0, stream>>>(problem, canonical, found);
+  });
   return {totals.worst, totals.outside};
 }
 

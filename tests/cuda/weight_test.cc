@@ -6,11 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
-#include <random>
 
-#include "device/cuda/runtime.h"
-#include "harness.h"
 #include "ops/cuda_weights.h"
+#include "product_test.h"
 #include "weight_oracle.h"
 
 namespace narrow::cuda::testing {
@@ -40,21 +38,9 @@ const std::vector<std::pair<const char*, std::vector<const char*>>> kFamilies = 
     {"without a decoder", {"nf4:block64", "fp8_e6m1:row", "int4:block20", "fp6_e3m2:col", "fp12_e5m6:row"}},
     {"dense", {"fp16", "bf16"}}};
 
-class WeightTest : public ::testing::Test {
+class WeightTest : public ProductTest {
  protected:
-  void SetUp() override {
-    NARROW_REQUIRE_DEVICE();
-    stream_ = std::make_unique<OwnedStream>();
-  }
-  int pick(int below) { return static_cast<int>(generator_() % static_cast<unsigned>(below)); }
-  /// A size: small, near a tile's edge, or anything.
-  std::int64_t size(int most) {
-    switch (pick(4)) {
-      case 0: return 1 + pick(20);
-      case 1: return std::max(1, std::min(most, 64 * (1 + pick(most / 64 + 1)) + pick(3) - 1));
-      default: return 1 + pick(most);
-    }
-  }
+  WeightTest() : ProductTest(7) {}
   Tensor values(DType type, const Shape& shape) {
     return to_device(random_values(type, shape, Values::kNormal, static_cast<unsigned>(generator_())), kDevice, *stream_);
   }
@@ -120,8 +106,6 @@ class WeightTest : public ::testing::Test {
            (c.options.order ? " order" : "");
   }
 
-  std::unique_ptr<OwnedStream> stream_;
-  std::mt19937 generator_{7};
   Tensor held_;
   double worst_share_ = 0.0;
 };

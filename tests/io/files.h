@@ -47,6 +47,14 @@ inline std::string read_bytes(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+/// The bytes of every file of a directory, by its name.
+inline std::map<std::string, std::string> contents(const std::filesystem::path& directory) {
+  std::map<std::string, std::string> files;
+  for (const std::filesystem::directory_entry& entry : std::filesystem::directory_iterator(directory))
+    files[entry.path().filename().string()] = read_bytes(entry.path());
+  return files;
+}
+
 inline std::string little_endian(std::uint64_t value) {
   std::string bytes;
   for (int i = 0; i < 8; ++i) bytes += static_cast<char>(value >> (8 * i) & 0xFFu);

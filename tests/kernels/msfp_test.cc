@@ -16,17 +16,12 @@
 #include "narrow/matmul.h"
 #include "narrow/quantize.h"
 #include "ops/matmul.h"
+#include "random_tensor.h"
 
 namespace narrow {
 namespace {
 
-Tensor random_tensor(Shape shape, unsigned seed, float spread = 1.0f) {
-  Tensor x = Tensor::empty(DType::kF32, std::move(shape));
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal(0.0f, spread);
-  for (std::int64_t i = 0; i < x.size(); ++i) x.as<float>()[i] = normal(generator);
-  return x;
-}
+using test::random_tensor;
 
 bool same_bytes(const Tensor& a, const Tensor& b) {
   return a.byte_size() == b.byte_size() && std::equal(a.data(), a.data() + a.byte_size(), b.data());

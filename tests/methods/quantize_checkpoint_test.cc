@@ -24,12 +24,7 @@ bool same(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && a.dtype() == b.dtype() && same({a.data(), a.byte_size()}, {b.data(), b.byte_size()});
 }
 
-std::map<std::string, std::string> contents(const fs::path& directory) {
-  std::map<std::string, std::string> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
-    files[entry.path().filename().string()] = test::read_bytes(entry.path());
-  return files;
-}
+using test::contents;
 
 std::uint64_t tensor_file_bytes(const fs::path& directory) {
   std::uint64_t bytes = 0;

@@ -15,12 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::map<std::string, std::string> contents(const fs::path& directory) {
-  std::map<std::string, std::string> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
-    files[entry.path().filename().string()] = test::read_bytes(entry.path());
-  return files;
-}
+using test::contents;
 
 template <typename Kind>
 void expect_refused(const std::function<void()>& work, const std::string& words) {

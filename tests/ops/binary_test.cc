@@ -11,17 +11,12 @@
 #include "format/packing.h"
 #include "kernels/binary.h"
 #include "narrow/error.h"
+#include "random_tensor.h"
 
 namespace narrow {
 namespace {
 
-Tensor random_tensor(Shape shape, unsigned seed) {
-  Tensor x = Tensor::empty(DType::kF32, std::move(shape));
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal;
-  for (std::int64_t i = 0; i < x.size(); ++i) x.as<float>()[i] = normal(generator);
-  return x;
-}
+using test::random_tensor;
 
 /// +1 or -1 of a code.
 int sign_at(const QuantizedTensor& q, std::int64_t row, std::int64_t col) {

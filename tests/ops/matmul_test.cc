@@ -2,22 +2,16 @@
 
 #include <cmath>
 #include <cstring>
-#include <random>
 
 #include <gtest/gtest.h>
 
 #include "narrow/error.h"
+#include "random_tensor.h"
 
 namespace narrow {
 namespace {
 
-Tensor random_tensor(Shape shape, unsigned seed, float spread = 1.0f) {
-  Tensor x = Tensor::empty(DType::kF32, std::move(shape));
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal(0.0f, spread);
-  for (std::int64_t i = 0; i < x.size(); ++i) x.as<float>()[i] = normal(generator);
-  return x;
-}
+using test::random_tensor;
 
 bool same_bytes(const Buffer& a, const Buffer& b) {
   return a.size() == b.size() && (a.size() == 0 || std::memcmp(a.data(), b.data(), a.size()) == 0);

@@ -2,22 +2,16 @@
 
 #include <cmath>
 #include <limits>
-#include <random>
 
 #include <gtest/gtest.h>
 
 #include "narrow/error.h"
+#include "random_tensor.h"
 
 namespace narrow {
 namespace {
 
-Tensor random_tensor(Shape shape, unsigned seed) {
-  Tensor x = Tensor::empty(DType::kF32, std::move(shape));
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal;
-  for (std::int64_t i = 0; i < x.size(); ++i) x.as<float>()[i] = normal(generator);
-  return x;
-}
+using test::random_tensor;
 
 TEST(Quantize, Int8RowMatchesTheEquations) {
   const Tensor x = Tensor::of({1.0f, -2.0f, 0.5f, 0.0f, 0.0f, 0.0f}, {2, 3});
