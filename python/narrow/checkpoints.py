@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from . import _core
@@ -36,7 +36,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: _PathLike, framework: str = "numpy"):
-        self._core = _core.Checkpoint(path)
+        self._path, self._core = path, _core.Checkpoint(path)
         self._like = _framework_sample(framework)
 
     @property
@@ -55,6 +55,19 @@ class Checkpoint:
 
     def __contains__(self, name: str) -> bool:
         return name in self._core
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    def __getitem__(self, name: str) -> Any:
+        """The same as read()."""
+        return self.read(name)
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({os.fspath(self._path)!r}, {len(self)} tensors{', quantized' if self.is_quantized else ''})"
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._core.shape(name)

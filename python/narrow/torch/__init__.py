@@ -26,7 +26,7 @@ from .direct import (
 )
 from .fp8 import FP8Linear, FP8Policy, LossScaler, fp8_training_
 from .linear import QuantizedLinear, QuantizedWeight
-from .model import load_checkpoint_, quantize_
+from .model import dequantize_, load_checkpoint_, quantize_
 from .observers import StatisticsObserver
 from .optim import StochasticAdamW, stochastic_round_bf16_
 from .parallel import ColumnParallelLinear, RowParallelLinear
@@ -54,6 +54,7 @@ __all__ = [
     "binarize",
     "calibrate",
     "convert_",
+    "dequantize_",
     "fp32_to_msfp16",
     "fp8_training_",
     "fp8e4m3_matmul",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ def calibrate(
 ) -> CalibrationStatistics:
     """Runs batches through a model and collects what its nn.Linear layers read.
 
-    run(model, batch): how a batch is run; by default model(batch). second_moments: X^T X of every input too, which GPTQ needs. Layers
+    run(model, batch): how a batch is run; by default model(batch), or model(**batch) where a batch is a dict. second_moments: X^T X of every input too, which GPTQ needs. Layers
     that read the same tensor one after the other share its statistics. `.save(path)` writes the file of `narrow calibrate`. progress: a
     bar of tqdm or rich, where one is installed.
     """
@@ -39,12 +39,16 @@ def calibrate(
     try:
         with torch.no_grad():
             for batch in with_progress(batches, "calibrate", progress):
-                run(model, batch) if run is not None else model(batch)
+                _run(model, batch) if run is None else run(model, batch)
                 collector.flush()
     finally:
         for hook in hooks:
             hook.remove()
     return collector.statistics
+
+
+def _run(model: nn.Module, batch: Any) -> Any:
+    return model(**batch) if isinstance(batch, Mapping) else model(batch)
 
 
 class _Collector:
