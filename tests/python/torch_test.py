@@ -366,6 +366,20 @@ def test_dequantize_gives_plain_layers():
         nt.dequantize_(plain)
 
 
+def test_layer_errors_are_of_each_layer_alone():
+    model, batches = mlp(), [torch.randn(16, 64) for _ in range(3)]
+    small = nt.quantize_(copy.deepcopy(model), {"0": "int2:row", "2": "W8A8"})
+    first, second = nt.layer_errors(model, small, batches)
+    assert (first.name, first.scheme, first.inputs) == ("0", "int2:row", "") and (second.name, second.inputs) == ("2", "int8:row:dynamic")
+    x = torch.cat(batches)
+    assert first.sqnr_db == pytest.approx(narrow.compare(model[0](x).detach(), small[0](x).detach())["sqnr_db"], abs=1e-3)
+    hidden = model[:2](x)  # of the plain model, not of the first layer's error
+    assert second.sqnr_db == pytest.approx(narrow.compare(model[2](hidden).detach(), small[2](hidden).detach())["sqnr_db"], abs=1e-3)
+    assert nt.layer_errors(model, small, [{"input": x}])[0].name == "0"  # a dict goes by its names
+    with pytest.raises(narrow.InvalidArgument, match="no Linear layer"):
+        nt.layer_errors(model, model, batches)
+
+
 def test_calls_without_a_gradient_take_the_short_way():
     """The same numbers with and without autograd, and modes that come between it and the device are not passed by."""
     layer, x = nt.QuantizedLinear.from_linear(nn.Linear(64, 32), "int4:block32"), torch.randn(3, 64)

@@ -9,6 +9,7 @@ The operators are torch.ops.narrow.*; they compile with fullgraph=True.
 from . import ops  # noqa: F401  (registers the operators)
 from .binary import BinaryConv2d, BinaryLinear, PackedBinaryConv2d, PackedBinaryLinear, binarize, pack_binary_
 from .calibration import calibrate
+from .compare import LayerError, layer_errors
 from .config import LayerScheme, QuantizeConfig
 from .direct import (
     MsfpTensor,
@@ -39,6 +40,7 @@ __all__ = [
     "FP8Linear",
     "FP8Policy",
     "FakeQuantize",
+    "LayerError",
     "LayerScheme",
     "LossScaler",
     "MsfpTensor",
@@ -62,6 +64,7 @@ __all__ = [
     "fpx_linear",
     "int8_linear_dynamic",
     "int8_linear_static",
+    "layer_errors",
     "load_checkpoint_",
     "msfp16_matmul",
     "msfp_matmul",
