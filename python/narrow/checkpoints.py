@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -132,9 +133,10 @@ def quantize_checkpoint(
     scheme: a scheme or a preset. rules: pattern -> scheme, the first that matches replaces it; patterns as in the command. method: rtn,
     or steps joined by +: rotate, smoothquant, awq, correct, gptq, clip, refine, tune; they read `windows` of token ids. on_nonfinite:
     what becomes of a tensor with NaN or infinities that its scheme cannot hold: error, keep (as it is) or nearest (zero, the largest
-    value); the result counts them. progress(name, bytes done, bytes total).
+    value); the result counts them. progress(name, bytes done, bytes total). A pattern that changes nothing is warned of, and stands in
+    `idle` of the result.
     """
-    return _core.quantize_checkpoint(
+    report = _core.quantize_checkpoint(
         input,
         output,
         str(scheme),
@@ -146,6 +148,9 @@ def quantize_checkpoint(
         on_nonfinite,
         progress,
     )
+    for sentence in report["idle"]:
+        warnings.warn(f"quantize_checkpoint: {sentence}", stacklevel=2)
+    return report
 
 
 def dequantize_checkpoint(input: _PathLike, output: _PathLike, dtype: Any = "bf16") -> None:

@@ -267,7 +267,11 @@ def test_checkpoints(tmp_path):
     stored = small.read_quantized(name)
     assert stored == again and len(small) == 57 and name in list(small) and np.array_equal(small[name], small.read(name))
     assert repr(small) == f"Checkpoint({str(tmp_path / 'small')!r}, 57 tensors, quantized)"
-    assert narrow.verify_checkpoint(tmp_path / "small").problems == []
+    assert narrow.verify_checkpoint(tmp_path / "small").problems == [] and report["idle"] == []
+    with pytest.warns(UserWarning, match="the rule 'mlp' matches no tensor"):
+        narrow.quantize_checkpoint(MODEL, tmp_path / "warned", "int8:row", rules={"mlp": "int4:row"})
+    with pytest.raises(narrow.InvalidArgument, match="nothing would be quantized"):
+        narrow.quantize_checkpoint(MODEL, tmp_path / "none", "int8:row", targets=["mlp"])
     narrow.dequantize_checkpoint(tmp_path / "small", tmp_path / "plain", "bf16")
     assert np.array_equal(narrow.open_checkpoint(tmp_path / "plain").read(name), small.read(name))
 
