@@ -31,7 +31,7 @@ build: setup ## build the library, the command, tests and benchmarks into build/
 	@$(call configure,-DNARROW_BUILD_TESTS=ON -DNARROW_BUILD_BENCHMARKS=ON -DNARROW_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON))
 	@cmake --build --preset release -j $(JOBS)
 
-demo: build ## quantize the bundled model to six schemes and show the result
+demo: build ## quantize the bundled model to six schemes, and a page about eight: build/report.html
 	@tools/dev/demo.sh
 
 test: build ## everything that CI runs

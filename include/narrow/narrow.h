@@ -1,13 +1,17 @@
 #pragma once
-/// Everything of narrow.
+/// Everything of narrow but the interfaces of CUDA (narrow/cuda*.h) and C (narrow/c.h), and what benchmarks and tuning need.
 
+#include "narrow/binary.h"
 #include "narrow/calibrate.h"
 #include "narrow/checkpoint.h"
 #include "narrow/codec.h"
 #include "narrow/error.h"
 #include "narrow/evaluate.h"
 #include "narrow/format.h"
+#include "narrow/fused.h"
 #include "narrow/generate.h"
+#include "narrow/interop.h"
+#include "narrow/layout.h"
 #include "narrow/matmul.h"
 #include "narrow/methods.h"
 #include "narrow/model.h"

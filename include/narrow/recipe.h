@@ -110,6 +110,12 @@ struct Plan {
   std::uint64_t free_disk = 0;     ///< where the output would go
 };
 Plan plan_quantize(const Checkpoint& input, const Recipe& recipe, const std::filesystem::path& output_place);
+/// One sentence for every pattern of the plan's recipe that changes nothing: mostly it is misspelt. The default lm_head may find nothing.
+std::vector<std::string> idle_patterns(const Plan& plan, const Recipe& recipe);
+/// Throws InvalidArgument where a plan quantizes no tensor, and says what keeps them as they are.
+void check_quantizes(const Plan& plan);
+/// Throws InvalidArgument where the input of a quantized layer is static and the recipe has no scale for it: nobody could run the result.
+void check_calibrated(const Plan& plan, const Recipe& recipe);
 
 /// Every tensor is reported twice: when it was written, and when it was read back and compared with the source.
 enum class Stage : std::uint8_t { kWritten, kVerified };

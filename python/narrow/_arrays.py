@@ -137,9 +137,20 @@ def _borrow_numpy(x: Any) -> _core.Array:
     return _core.Array(x, name)
 
 
+def _check_memory(x: Any) -> None:
+    """A tensor of another device, or a sparse one, has an address that means nothing here."""
+    if x.is_sparse or x.layout != sys.modules["torch"].strided:
+        raise InvalidArgument(f"a {x.layout} tensor has no rows of values; make it dense first (x.to_dense())")
+    if x.is_meta:
+        raise InvalidArgument("a tensor on the device meta has a shape and no values; load it first")
+    if x.device.type not in ("cpu", "cuda"):
+        raise InvalidArgument(f"narrow reads tensors of cpu and cuda, not of {x.device}; move it first (x.cpu())")
+
+
 def borrow(x: Any) -> _core.Array:
     """Any array, without a copy; the result keeps it alive."""
     if is_torch(x):
+        _check_memory(x)
         return borrow_torch(x.detach())
     if type(x).__module__ != "numpy" and hasattr(x, "__dlpack__"):
         return _core.Array(x)
@@ -150,6 +161,17 @@ def borrow(x: Any) -> _core.Array:
 
 def maybe_borrow(x: Any) -> _core.Array | None:
     return None if x is None else borrow(x)
+
+
+def bytes_of(x: Any) -> bytes:
+    """A copy of an array's memory, row by row."""
+    if is_torch(x):
+        import torch
+
+        return x.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+    import numpy
+
+    return numpy.asarray(x).tobytes()
 
 
 def empty(shape: tuple[int, ...], name: str, like: Any) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from . import _core
@@ -36,7 +37,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: _PathLike, framework: str = "numpy"):
-        self._core = _core.Checkpoint(path)
+        self._path, self._core = path, _core.Checkpoint(path)
         self._like = _framework_sample(framework)
 
     @property
@@ -55,6 +56,19 @@ class Checkpoint:
 
     def __contains__(self, name: str) -> bool:
         return name in self._core
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    def __getitem__(self, name: str) -> Any:
+        """The same as read()."""
+        return self.read(name)
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({os.fspath(self._path)!r}, {len(self)} tensors{', quantized' if self.is_quantized else ''})"
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._core.shape(name)
@@ -119,9 +133,10 @@ def quantize_checkpoint(
     scheme: a scheme or a preset. rules: pattern -> scheme, the first that matches replaces it; patterns as in the command. method: rtn,
     or steps joined by +: rotate, smoothquant, awq, correct, gptq, clip, refine, tune; they read `windows` of token ids. on_nonfinite:
     what becomes of a tensor with NaN or infinities that its scheme cannot hold: error, keep (as it is) or nearest (zero, the largest
-    value); the result counts them. progress(name, bytes done, bytes total).
+    value); the result counts them. progress(name, bytes done, bytes total). A pattern that changes nothing is warned of, and stands in
+    `idle` of the result.
     """
-    return _core.quantize_checkpoint(
+    report = _core.quantize_checkpoint(
         input,
         output,
         str(scheme),
@@ -133,6 +148,9 @@ def quantize_checkpoint(
         on_nonfinite,
         progress,
     )
+    for sentence in report["idle"]:
+        warnings.warn(f"quantize_checkpoint: {sentence}", stacklevel=2)
+    return report
 
 
 def dequantize_checkpoint(input: _PathLike, output: _PathLike, dtype: Any = "bf16") -> None:

@@ -10,6 +10,7 @@ from ._arrays import (
     FORMATS,
     SCALE_NAMES,
     borrow,
+    bytes_of,
     dtype_name,
     empty,
     float32,
@@ -51,7 +52,7 @@ def _rows(shape: tuple[int, ...]) -> int:
     return rows
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class QuantizedTensor:
     """A tensor in narrow form: the canonical bytes, the same on every device and in files.
 
@@ -69,6 +70,25 @@ class QuantizedTensor:
     def byte_size(self) -> int:
         """Bytes of codes, scales, zero points and outer scale."""
         return self.scheme.byte_size(self.shape)
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits that a value takes, with its share of scales, zero points and outer scale."""
+        return 8 * self.byte_size / max(_rows(self.shape) * self.shape[-1], 1)
+
+    def __repr__(self) -> str:
+        return f"QuantizedTensor({self.scheme}, {self.shape}, {self.byte_size} bytes, {self.bits_per_value:.2f} bits per value)"
+
+    def __eq__(self, other: object) -> bool:
+        """The same bytes: scheme, shape, codes, scales, zero points and outer scale."""
+        if not isinstance(other, QuantizedTensor):
+            return NotImplemented
+        if self.scheme != other.scheme or self.shape != other.shape or float(self.outer_scale) != float(other.outer_scale):
+            return False
+        pairs = ((self.codes, other.codes), (self.scales, other.scales), (self.zero_points, other.zero_points))
+        return all(a is b or bytes_of(a) == bytes_of(b) for a, b in pairs)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def dequantize(self, dtype: Any = "fp32") -> Any:
         """The values; see :func:`dequantize`."""
@@ -268,6 +288,9 @@ class PreparedWeight:
     @property
     def byte_size(self) -> int:
         return self._core.byte_size
+
+    def __repr__(self) -> str:
+        return f"PreparedWeight({self.scheme}, {self.shape}, {self.byte_size} bytes)"
 
 
 def prepare(weight: QuantizedTensor | Any) -> PreparedWeight:

@@ -41,15 +41,22 @@ nb::dict quantize_files(const Path& input, const Path& output, std::string_view 
                         std::string_view method, const TokenWindows& windows, std::string_view on_nonfinite,
                         const std::function<void(std::string, std::uint64_t, std::uint64_t)>& progress) {
   QuantizeReport report;
+  std::vector<std::string> idle;
   {
     const nb::gil_scoped_release unlocked;
     const Recipe recipe = make_recipe(scheme, targets, ignore, rules, on_nonfinite);
     const Method how = Method::parse(method);
     const ProgressCallback tell = report_to(progress);
+    const Plan plan = plan_quantize(open_checkpoint(input), recipe, output);
+    check_quantizes(plan);
+    if (how.is_rounding()) check_calibrated(plan, recipe);
     report = how.is_rounding() ? quantize_checkpoint(input, output, recipe, tell)
                                : quantize_checkpoint(input, output, recipe, how, {.windows = windows}, {.progress = tell}).files;
+    idle = idle_patterns(report.plan, recipe);
   }
-  return as_dict(report);
+  nb::dict fields = as_dict(report);
+  fields["idle"] = idle;
+  return fields;
 }
 
 }  // namespace

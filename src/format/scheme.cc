@@ -69,16 +69,64 @@ std::string print_granularity(const Granularity& granularity) {
   throw InvalidArgument(fmt::format("scheme {}: {} {}", in_quotes(text), in_quotes(part), why));
 }
 
+std::string lower(std::string_view text) {
+  std::string result;
+  for (const char letter : text) result += letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+  return result;
+}
+
+bool is_format(const std::string& name) {
+  for (const BlockFormat& block : block_formats())
+    if (block.name == name) return true;
+  for (const NamedFormat& format : kNamedFormats)
+    if (format.name == name) return true;
+  return false;
+}
+
+/// What a name of elsewhere is called here; empty where nobody knows.
+std::string_view format_meant(std::string_view name) {
+  constexpr std::pair<std::string_view, std::string_view> kElsewhere[] = {{"fp8", "fp8_e4m3 or fp8_e5m2"},
+                                                                          {"fp6", "fp6_e3m2 or fp6_e2m3"},
+                                                                          {"fp5", "fp5_e2m2 or fp5_e3m1"},
+                                                                          {"fp4", "fp4_e2m1"},
+                                                                          {"fp3", "fp3_e2m0"},
+                                                                          {"e4m3", "fp8_e4m3"},
+                                                                          {"e5m2", "fp8_e5m2"},
+                                                                          {"float8_e4m3fn", "fp8_e4m3"},
+                                                                          {"float8_e5m2", "fp8_e5m2"},
+                                                                          {"mxfp8", "mxfp8_e4m3 or mxfp8_e5m2"},
+                                                                          {"mxfp6", "mxfp6_e3m2 or mxfp6_e2m3"},
+                                                                          {"bfloat16", "bf16"},
+                                                                          {"float16", "fp16"},
+                                                                          {"half", "fp16"}};
+  for (const auto& [other, here] : kElsewhere)
+    if (other == name) return here;
+  return {};
+}
+
+std::string granularity_meant(std::string_view part) {
+  constexpr std::pair<std::string_view, std::string_view> kElsewhere[] = {
+      {"rows", "row"},          {"channel", "row"},    {"per_channel", "row"}, {"cols", "col"},       {"column", "col"},
+      {"per_tensor", "tensor"}, {"block", "block128"}, {"group", "block128"},  {"asymmetric", "asym"}};
+  for (const auto& [other, here] : kElsewhere)
+    if (other == part) return std::string(here);
+  for (const std::string_view prefix : {"group", "g", ""})
+    if (std::int64_t size = 0; part.starts_with(prefix) && parse_size(part.substr(prefix.size()), size))
+      return fmt::format("block{}", size);
+  return {};
+}
+
 Format parse_element(std::string_view text, std::string_view name) {
   Format format;
   try {
     format = parse_format(name);
   } catch (const InvalidArgument&) {
-    std::string blocks;
-    for (const BlockFormat& block : block_formats()) blocks += fmt::format(", {}", block.name);
     // A well-formed fpN_eEmM outside of the limits keeps its own sentence.
     if (name.starts_with("fp") && name.find("_e") != std::string_view::npos) throw;
-    fail(text, name, fmt::format("is not a format; use a name of `narrow formats`, any fpN_eEmM, or a block format{}", blocks));
+    const std::string small = lower(name);
+    const std::string_view meant = small != name && is_format(small) ? std::string_view(small) : format_meant(small);
+    if (!meant.empty()) fail(text, name, fmt::format("is not a format; write {}", meant));
+    fail(text, name, "is not a format; `narrow formats` lists formats, block formats and presets, and any fpN_eEmM is one");
   }
   if (format == kE8m0) fail(text, name, "holds scales only; choose an element format such as mxfp4 and its e8m0 scale comes with it");
   if (format.is_integer() && !format.is_signed)
@@ -142,7 +190,10 @@ Scheme Scheme::parse(std::string_view text) {
     } else if (part == "asym" || part.starts_with("scale=") || parse_granularity(part, scheme.granularity)) {
       fail(text, part, "is repeated or out of order; write FORMAT[:GRANULARITY][:asym][:scale=FORMAT]");
     } else {
-      fail(text, part, "is not a granularity (none, tensor, row, col, blockB, RxC), asym or scale=FORMAT");
+      const std::string meant = granularity_meant(part);
+      fail(text, part,
+           fmt::format("is not a granularity (none, tensor, row, col, blockB, RxC), asym or scale=FORMAT{}",
+                       meant.empty() ? "" : fmt::format("; write {}", meant)));
     }
   }
   if (!scheme.has_scales() && !scheme.element.is_float()) fail(text, "none", "is for float formats; integers need a scale");

@@ -136,7 +136,10 @@ Checkpoint open_checkpoint(const fs::path& path) {
     state->config = io::read_text(directory / io::kConfigFile, io::kLargestJsonFile);
   const bool has_manifest = is_directory && fs::exists(directory / io::kManifestFile);
   if (!has_manifest && says_narrow(state->config, directory / io::kConfigFile))
-    reject(directory, fmt::format("it is quantized but has no {}: its writing was interrupted; quantize again", io::kManifestFile));
+    reject(directory,
+           fmt::format("it is quantized but has no {}: its writing was interrupted, or another program saved it; `narrow quantize` "
+                       "writes it with its hashes",
+                       io::kManifestFile));
   open_files(*state);
   check_index(*state);
   if (has_manifest) {

@@ -89,7 +89,9 @@ void dequantize_checkpoint(const fs::path& input_path, const fs::path& output, D
   if (!is_floating(dtype))
     throw InvalidArgument(fmt::format("dequantize: {} is not a type to dequantize to; use F32, F16 or BF16", name_of(dtype)));
   const Checkpoint input = open_checkpoint(input_path);
-  if (!input.is_quantized()) throw InvalidArgument(fmt::format("{} is not quantized by narrow", input_path.string()));
+  if (!input.is_quantized())
+    throw InvalidArgument(
+        fmt::format("{} is not quantized by narrow; `narrow convert IN OUT --to narrow` reads the forms of others", input_path.string()));
 
   std::map<std::string, std::vector<PlainTensor>> by_file;
   for (const std::string& file : input.tensor_files()) by_file[file];

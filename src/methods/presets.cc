@@ -2,15 +2,25 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
+#include "format/quoted.h"
+#include "narrow/error.h"
 #include "narrow/recipe.h"
 
 namespace narrow {
 namespace {
 
 /// In capitals, since nvfp4 and mxfp4 are schemes; a hyphen or an underscore.
-bool same_name(std::string_view a, std::string_view b) {
-  const auto plain = [](char c) { return c == '-' ? '_' : c; };
+bool same_name(std::string_view a, std::string_view b, bool any_case = false) {
+  const auto plain = [&](char c) { return c == '-' ? '_' : any_case && c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; };
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](char x, char y) { return plain(x) == plain(y); });
+}
+
+/// Q4_K_M, q8_0, iq4_nl: what llama.cpp calls its blocks and its mixtures of them.
+bool is_ggml_type(std::string_view name) {
+  if (!name.empty() && (name[0] == 'i' || name[0] == 'I')) name.remove_prefix(1);
+  return name.size() >= 4 && (name[0] == 'q' || name[0] == 'Q') && name[1] >= '1' && name[1] <= '8' && name[2] == '_';
 }
 
 }  // namespace
@@ -44,7 +54,17 @@ Recipe Recipe::of(std::string_view scheme_or_preset) {
     if (!preset.activations.empty()) recipe.activations = ActivationRecipe{.scheme = ActivationScheme::parse(preset.activations)};
     return recipe;
   }
-  recipe.scheme = Scheme::parse(scheme_or_preset);
+  try {
+    recipe.scheme = Scheme::parse(scheme_or_preset);
+  } catch (const InvalidArgument& error) {
+    for (const Preset& preset : presets())
+      if (same_name(preset.name, scheme_or_preset, true))
+        throw InvalidArgument(fmt::format("{}; the preset is written {}", error.what(), preset.name));
+    if (is_ggml_type(scheme_or_preset))
+      throw InvalidArgument(fmt::format("{} is a type of GGUF, not a scheme; `narrow convert IN OUT.gguf --to gguf:q4_k` writes such files",
+                                        in_quotes(scheme_or_preset)));
+    throw;
+  }
   return recipe;
 }
 

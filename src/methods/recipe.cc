@@ -1,5 +1,6 @@
 #include "methods/recipe_match.h"
 
+#include <map>
 #include <optional>
 
 #include <fmt/format.h>
@@ -121,6 +122,63 @@ RecipeMatcher::Decision RecipeMatcher::decide(std::string_view name, DType dtype
   for (const auto& [pattern, scheme] : patterns_->rules)
     if (pattern.is_linear() ? other.empty() : pattern.matches(name)) return {Fate::kQuantize, scheme, "rule " + pattern.text()};
   return decision;
+}
+
+std::vector<std::string> idle_patterns(const Plan& plan, const Recipe& recipe) {
+  const auto first = [&](const std::string& text) -> const PlannedTensor* {
+    const Pattern pattern(text);
+    for (const PlannedTensor& tensor : plan.tensors)
+      if (pattern.is_linear() ? not_linear(tensor.name, tensor.shape).empty() : pattern.matches(tensor.name)) return &tensor;
+    return nullptr;
+  };
+  std::vector<std::string> sentences;
+  const auto expect_some = [&](std::string_view kind, const std::string& pattern) {
+    if (first(pattern) == nullptr) sentences.push_back(fmt::format("the {} {} matches no tensor", kind, io::in_quotes(pattern)));
+  };
+  for (const std::string& pattern : recipe.targets) expect_some("target", pattern);
+  for (const std::string& pattern : recipe.ignore)
+    if (pattern != "lm_head") expect_some("pattern to ignore", pattern);
+  for (const auto& [pattern, scheme] : recipe.rules) {
+    bool decides = false;
+    for (const PlannedTensor& tensor : plan.tensors)
+      decides = decides || (tensor.fate == Fate::kQuantize && tensor.reason == "rule " + pattern);
+    const PlannedTensor* tensor = decides ? nullptr : first(pattern);
+    if (tensor != nullptr)
+      sentences.push_back(fmt::format("the rule {} changes nothing: {} is {}", io::in_quotes(pattern), tensor->name,
+                                      tensor->fate == Fate::kCopy ? fmt::format("left as it is ({})", tensor->reason)
+                                                                  : fmt::format("taken by the {} before it", tensor->reason)));
+    else if (!decides)
+      expect_some("rule", pattern);
+  }
+  if (recipe.activations)
+    for (const auto& [pattern, scheme] : recipe.activations->rules) expect_some("activation rule", pattern);
+  return sentences;
+}
+
+void check_quantizes(const Plan& plan) {
+  std::map<std::string_view, int> reasons;
+  for (const PlannedTensor& tensor : plan.tensors) {
+    if (tensor.fate == Fate::kQuantize) return;
+    ++reasons[tensor.reason];
+  }
+  std::string told;
+  for (const auto& [reason, count] : reasons) told += fmt::format("{}{} x {}", told.empty() ? "" : ", ", count, io::in_quotes(reason));
+  throw InvalidArgument(
+      fmt::format("nothing would be quantized{}{}; `narrow plan` shows every tensor, targets name others", told.empty() ? "" : ": ", told));
+}
+
+void check_calibrated(const Plan& plan, const Recipe& recipe) {
+  if (!recipe.activations) return;
+  for (const PlannedTensor& tensor : plan.tensors) {
+    if (tensor.fate != Fate::kQuantize) continue;
+    const std::string module(module_of(tensor.name));
+    const std::optional<ActivationScheme> scheme = recipe.activations->scheme_of(module);
+    if (scheme && scheme->is_static && !recipe.activations->scales.contains(module))
+      throw InvalidArgument(
+          fmt::format("the input of {} is {}, but no calibration gives its scale; run `narrow calibrate` and pass its file as statistics "
+                      "(--stats), or take a dynamic scheme",
+                      module, scheme->to_string()));
+  }
 }
 
 bool pattern_matches(const std::string& pattern, std::string_view name) { return Pattern(pattern).matches(name); }

@@ -19,11 +19,11 @@ double share_of(std::uint64_t done, std::uint64_t total) {
 }
 
 /// Rate and remaining time, from the mean so far.
-std::string pace_text(std::uint64_t done, std::uint64_t total, double seconds) {
+std::string pace_text(std::uint64_t done, std::uint64_t total, double seconds, ProgressUnit unit) {
   if (done == 0 || seconds <= 0.0) return "";
   const double rate = static_cast<double>(done) / seconds;
   const double left = static_cast<double>(total - std::min(done, total)) / rate;
-  return fmt::format("{}  ETA {}", rate_text(rate), duration_text(left));
+  return fmt::format("{}ETA {}", unit == ProgressUnit::kBytes ? rate_text(rate) + "  " : "", duration_text(left));
 }
 
 }  // namespace
@@ -41,8 +41,8 @@ std::string bar_text(const Style& style, double share, std::size_t width) {
   return bar + repeated(" ", width - used);
 }
 
-Progress::Progress(std::FILE* stream, ProgressMode mode, Style style, std::string verb, std::int64_t tensors)
-    : stream_(stream), mode_(mode), style_(style), verb_(std::move(verb)), tensors_(tensors) {}
+Progress::Progress(std::FILE* stream, ProgressMode mode, Style style, std::string verb, std::int64_t tensors, ProgressUnit unit)
+    : stream_(stream), mode_(mode), style_(style), verb_(std::move(verb)), tensors_(tensors), unit_(unit) {}
 
 Progress::~Progress() {
   if (drawn_width_ == 0) return;
@@ -65,7 +65,7 @@ void Progress::draw_bar(std::string_view name, std::uint64_t done, std::uint64_t
   const double share = share_of(done, total);
   const std::string_view left = style_.unicode ? "▕" : "[", right = style_.unicode ? "▏" : "]";
   const std::string head = fmt::format("{} ", verb_);
-  const std::string tail = fmt::format(" {:3.0f} %  {}  ", std::floor(100.0 * share), pace_text(done, total, now));
+  const std::string tail = fmt::format(" {:3.0f} %  {}  ", std::floor(100.0 * share), pace_text(done, total, now, unit_));
   const std::size_t taken = display_width(head) + kBarCells + 2 + display_width(tail);
   const std::size_t room = static_cast<std::size_t>(std::max(style_.width, 40)) - 1;
   const std::string label = taken < room ? shortened(style_, name, room - taken) : "";
@@ -82,7 +82,7 @@ void Progress::draw_bar(std::string_view name, std::uint64_t done, std::uint64_t
 void Progress::print_line(std::string_view name, std::string_view detail, std::uint64_t done, std::uint64_t total) {
   std::string line = fmt::format("{} {}/{} {}", verb_, seen_, std::max(tensors_, seen_), name);
   if (!detail.empty()) line += fmt::format("  {}", detail);
-  line += fmt::format("  {:.0f} %  {}", std::floor(100.0 * share_of(done, total)), pace_text(done, total, seconds()));
+  line += fmt::format("  {:.0f} %  {}", std::floor(100.0 * share_of(done, total)), pace_text(done, total, seconds(), unit_));
   line.erase(line.find_last_not_of(' ') + 1);
   std::fputs((line + "\n").c_str(), stream_);
   std::fflush(stream_);

@@ -13,16 +13,19 @@ namespace narrow::report {
 
 enum class ProgressMode : std::uint8_t { kNone, kLines, kBar };
 
+enum class ProgressUnit : std::uint8_t { kBytes, kSteps };  ///< what is counted: a rate is told of bytes alone
+
 /// Writes to the stream it is given. A failed write (a closed pipe) is no error: progress is a courtesy.
 class Progress {
  public:
-  Progress(std::FILE* stream, ProgressMode mode, Style style, std::string verb, std::int64_t tensors);
+  Progress(std::FILE* stream, ProgressMode mode, Style style, std::string verb, std::int64_t tensors,
+           ProgressUnit unit = ProgressUnit::kBytes);
   /// Takes the bar away.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// After each tensor: its name, what became of it ("int8:row  42.1 dB"), and the bytes behind and in all.
+  /// After each tensor: its name, what became of it ("int8:row  42.1 dB"), and the bytes (or steps) behind and in all.
   void update(std::string_view name, std::string_view detail, std::uint64_t done, std::uint64_t total);
   double seconds() const;
 
@@ -36,6 +39,7 @@ class Progress {
   Style style_;
   std::string verb_;
   std::int64_t tensors_ = 0, seen_ = 0;
+  ProgressUnit unit_;
   Clock::time_point begin_ = Clock::now();
   double last_drawn_ = -1.0;
   std::size_t drawn_width_ = 0;

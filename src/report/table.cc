@@ -71,7 +71,8 @@ std::string Table::render(const Style& style) const {
     }
     return without_trailing_blanks(std::move(line)) + "\n";
   };
-  std::string text = line_of(headers) + painted(style, Paint::kDim, rule) + "\n";
+  const bool headed = std::any_of(columns_.begin(), columns_.end(), [](const Column& column) { return !column.header.empty(); });
+  std::string text = headed ? line_of(headers) + painted(style, Paint::kDim, rule) + "\n" : "";
   for (const auto& row : rows_) text += line_of(row);
   return text;
 }

@@ -26,7 +26,7 @@ struct Cell {
   Cell(const char* cell_text, Paint cell_paint = Paint::kPlain) : text(cell_text), paint(cell_paint) {}
 };
 
-/// Rows under bold headers, columns two blanks apart.
+/// Rows under bold headers (none where all are empty), columns two blanks apart.
 class Table {
  public:
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}

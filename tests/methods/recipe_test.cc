@@ -58,6 +58,62 @@ TEST(Recipe, TheFirstRuleThatMatchesReplacesTheScheme) {
   EXPECT_EQ(matcher.decide("lm_head.weight", DType::kF32, {8, 8}).fate, Fate::kCopy);
 }
 
+/// What a recipe does to four tensors, without files.
+Plan plan_of(const Recipe& recipe) {
+  const RecipeMatcher matcher(recipe);
+  Plan plan;
+  for (const char* name : {"lm_head.weight", "a.down_proj.weight", "a.up_proj.weight", "norm.weight"}) {
+    const RecipeMatcher::Decision decision = matcher.decide(name, DType::kBf16, {8, 8});
+    plan.tensors.push_back({.name = name, .fate = decision.fate, .scheme = decision.scheme, .reason = decision.reason, .shape = {8, 8}});
+  }
+  return plan;
+}
+
+TEST(Recipe, PatternsThatChangeNothingAreTold) {
+  const auto idle = [](const Recipe& recipe) { return idle_patterns(plan_of(recipe), recipe); };
+  EXPECT_TRUE(idle({.scheme = kInt8Row}).empty());
+  EXPECT_TRUE(
+      idle({.scheme = kInt8Row, .targets = {"Linear"}, .ignore = {"re:.*head"}, .rules = {{"up_proj", kInt4}, {"Linear", kInt4}}}).empty());
+  EXPECT_EQ(idle({.scheme = kInt8Row, .targets = {"proj", "re:.*proj"}, .ignore = {"head"}}),
+            (std::vector<std::string>{"the target 'proj' matches no tensor", "the pattern to ignore 'head' matches no tensor"}));
+  EXPECT_EQ(idle({.scheme = kInt8Row, .rules = {{"Linear", kInt4}, {"up_proj", kInt4}, {"lm_head", kInt4}, {"gate", kInt4}}}),
+            (std::vector<std::string>{"the rule 'up_proj' changes nothing: a.up_proj.weight is taken by the rule Linear before it",
+                                      "the rule 'lm_head' changes nothing: lm_head.weight is left as it is (ignored by lm_head)",
+                                      "the rule 'gate' matches no tensor"}));
+  Recipe activations = Recipe::of("W8A8");
+  activations.activations->rules = {{"down_proj", std::nullopt}, {"gate", std::nullopt}};
+  EXPECT_EQ(idle(activations), std::vector<std::string>{"the activation rule 'gate' matches no tensor"});
+}
+
+TEST(Recipe, PlansThatNobodyWantsAreRefused) {
+  EXPECT_NO_THROW(check_quantizes(plan_of({.scheme = kInt8Row})));
+  EXPECT_THROW(check_quantizes(plan_of({.scheme = kInt8Row, .targets = {"proj"}})), InvalidArgument);
+  EXPECT_THROW(check_quantizes(Plan{}), InvalidArgument);
+  Recipe recipe = Recipe::of("W8A8-static");
+  EXPECT_THROW(check_calibrated(plan_of(recipe), recipe), InvalidArgument);
+  recipe.activations->scales = {{"a.down_proj", {}}};
+  EXPECT_THROW(check_calibrated(plan_of(recipe), recipe), InvalidArgument);
+  recipe.activations->rules = {{"up_proj", std::nullopt}};
+  EXPECT_NO_THROW(check_calibrated(plan_of(recipe), recipe));
+  EXPECT_NO_THROW(check_calibrated(plan_of(Recipe::of("W8A8")), Recipe::of("W8A8")));
+}
+
+TEST(Recipe, NamesOfElsewhereAreAnsweredWithOurs) {
+  const auto sentence = [](std::string_view text) -> std::string {
+    try {
+      Recipe::of(text);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  for (const auto& [text, part] :
+       {std::pair("w8a8", "written W8A8"), std::pair("fp8-dynamic", "written FP8_DYNAMIC"), std::pair("Q4_K_M", "GGUF"),
+        std::pair("iq4_nl", "GGUF"), std::pair("INT8:row", "write int8"), std::pair("fp8", "write fp8_e4m3 or fp8_e5m2"),
+        std::pair("int4:g64", "write block64"), std::pair("int4:channel", "write row"), std::pair("int9", "narrow formats")})
+    EXPECT_NE(sentence(text).find(part), std::string::npos) << text << ": " << sentence(text);
+}
+
 TEST(Recipe, BadPatternsAreSentences) {
   for (const std::string& pattern :
        {std::string("re:("), std::string("re:["), std::string("re:a{2,1}"), std::string(), std::string("re:(a)\\1"),

@@ -538,3 +538,6 @@ def test_command(tmp_path):
     wrong = command("quantize", tmp_path / "model.onnx", tmp_path / "no.onnx", "--weights", "int3:row")
     assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1 and not (tmp_path / "no.onnx").exists()
     assert command("lint", tmp_path / "0.npz").returncode == 2
+    missing = command("lint", tmp_path / "missing.onnx")
+    assert missing.returncode == 4 and missing.stderr == f"narrow onnx: {tmp_path / 'missing.onnx'}: No such file or directory\n"
+    assert "narrow onnx quantize model.onnx int8.onnx --data" in command("--help").stdout

@@ -122,6 +122,27 @@ def test_strided_arrays_of_every_type(dtype):
     assert np.array_equal(narrow.quantize(x, "fp6_e3m2").codes, narrow.quantize(x.copy(), "fp6_e3m2").codes)
 
 
+def test_quantized_tensors_are_values():
+    import copy
+    import pickle
+
+    for scheme in ("int4:block32:asym", "nvfp4", "fp16:none"):
+        q, other = narrow.quantize(values(4, 64), scheme), narrow.quantize(values(4, 64, seed=1), scheme)
+        assert q == narrow.quantize(values(4, 64), scheme) == copy.deepcopy(q) == pickle.loads(pickle.dumps(q))
+        assert q != other and q != narrow.quantize(values(4, 64), "int8:row") and q != "int8:row"
+    q = narrow.quantize(values(4, 64), "int4:block32:asym")
+    assert repr(q) == "QuantizedTensor(int4:block32:asym, (4, 64), 168 bytes, 5.25 bits per value)"
+    assert repr(narrow.prepare(q)).startswith("PreparedWeight(int4:block32:asym, (4, 64), ")
+
+
+def test_tensors_without_memory_are_refused():
+    torch = pytest.importorskip("torch")
+    for tensor, words in ((torch.empty(4, 8, device="meta"), "meta"), (torch.eye(4).to_sparse(), "to_dense")):
+        for call in (lambda x: narrow.quantize(x, "int8:row"), lambda x: narrow.fake_quantize(x, "int8:row"), narrow.prepare):
+            with pytest.raises(narrow.InvalidArgument, match=words):
+                call(tensor)
+
+
 def test_torch_and_numpy_give_the_same_bytes():
     torch = pytest.importorskip("torch")
     x = values(16, 64)
@@ -244,8 +265,13 @@ def test_checkpoints(tmp_path):
     assert small.is_quantized and str(small.scheme(name)) == "int4:block128" and small.scheme("lm_head.weight") is None
     again = narrow.quantize(narrow.open_checkpoint(MODEL).read(name), "int4:block128")
     stored = small.read_quantized(name)
-    assert np.array_equal(stored.codes, again.codes) and np.array_equal(stored.scales, again.scales)
-    assert narrow.verify_checkpoint(tmp_path / "small").problems == []
+    assert stored == again and len(small) == 57 and name in list(small) and np.array_equal(small[name], small.read(name))
+    assert repr(small) == f"Checkpoint({str(tmp_path / 'small')!r}, 57 tensors, quantized)"
+    assert narrow.verify_checkpoint(tmp_path / "small").problems == [] and report["idle"] == []
+    with pytest.warns(UserWarning, match="the rule 'mlp' matches no tensor"):
+        narrow.quantize_checkpoint(MODEL, tmp_path / "warned", "int8:row", rules={"mlp": "int4:row"})
+    with pytest.raises(narrow.InvalidArgument, match="nothing would be quantized"):
+        narrow.quantize_checkpoint(MODEL, tmp_path / "none", "int8:row", targets=["mlp"])
     narrow.dequantize_checkpoint(tmp_path / "small", tmp_path / "plain", "bf16")
     assert np.array_equal(narrow.open_checkpoint(tmp_path / "plain").read(name), small.read(name))
 

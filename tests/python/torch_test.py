@@ -169,6 +169,11 @@ def test_a_checkpoint_loads_into_any_model(llama, tokens, tmp_path):
     assert torch.equal(model(tokens[:1, :32]).logits, expected(tokens[:1, :32]).logits)
     with pytest.raises(narrow.InvalidArgument, match="differ"):
         nt.load_checkpoint_(nn.ModuleDict({"model": copy.deepcopy(llama.model)}), tmp_path / "small")
+    with pytest.raises(narrow.InvalidArgument, match="which the model has not"):
+        nt.load_checkpoint_(mlp(), tmp_path / "small")
+    narrow.quantize_checkpoint(MODEL, tmp_path / "w8a8", "W8A8")
+    model = nt.load_checkpoint_(copy.deepcopy(llama), tmp_path / "w8a8").eval()  # inputs are rounded too, as the files say
+    assert torch.equal(model(tokens[:1, :32]).logits, nt.quantize_(copy.deepcopy(llama), "W8A8")(tokens[:1, :32]).logits)
 
 
 def test_quantizes_as_transformers_loads(tokens, llama):
@@ -278,12 +283,101 @@ def test_who_is_quantized_and_how():
     config = nt.QuantizeConfig("W4A16", ignore=(), rules={"body.0": None, "re:.*head": "FP8_DYNAMIC"})
     model = nt.quantize_(Net(), config)
     assert kinds(model) == {"body.2": "int4:block128", "lm_head": "fp8_e4m3:row"} and model.lm_head.inputs == "fp8_e4m3:row:dynamic"
-    with pytest.raises(narrow.InvalidArgument, match="no Linear"):
+    with pytest.raises(narrow.InvalidArgument, match="none of the model's 3 Linear layers: body.0, body.2, lm_head"):
         nt.quantize_(Net(), {"nothing": "int8"})
+    with pytest.warns(UserWarning, match="'bodi' matches none"):
+        nt.quantize_(Net(), {"bodi": "int8", r"body\.2": "int8"})
+    with pytest.warns(UserWarning, match="'head' matches none"):
+        nt.quantize_(Net(), nt.QuantizeConfig("int8", ignore=("head",)))
+    with pytest.raises(narrow.InvalidArgument, match="no regular expression"):
+        nt.quantize_(Net(), {"(": "int8"})
+    with pytest.raises(narrow.InvalidArgument, match="quantized already"):
+        nt.quantize_(nt.quantize_(mlp(), "int8"), "int8")
+    with pytest.raises(narrow.InvalidArgument, match="no nn.Linear"):
+        nt.quantize_(nn.Sequential(nn.Conv2d(3, 8, 3)), "int8")
     with pytest.raises(ValueError, match="calibration"):
         nt.quantize_(Net(), "W8A8-static")
     with pytest.raises(ValueError, match="int99"):
         nt.quantize_(Net(), "int99")
+
+
+@pytest.mark.parametrize("change", [lambda m: nt.quantize_(m, "int8"), lambda m: nt.convert_(nt.prepare_qat_(m, "int8"))])
+def test_a_layer_that_stands_in_two_places_stays_one(change):
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(16, 16)
+            self.again = nn.ModuleList([self.first])
+
+    model = change(Shared())
+    assert isinstance(model.first, nt.QuantizedLinear) and model.again[0] is model.first
+
+
+def test_a_layer_alone_is_refused():
+    """Nothing holds it, so that nothing can be put in its place."""
+    for call in (lambda m: nt.quantize_(m, "int8"), lambda m: nt.prepare_qat_(m, "int8"), nt.fp8_training_):
+        with pytest.raises(narrow.InvalidArgument, match="nn.Sequential"):
+            call(nn.Linear(8, 8))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_attention_of_torch_keeps_working(mode):
+    """It reads weights beside its layers: of its own projection, which stays as it is, and in a fused call for inference."""
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).eval()
+    small, x = nt.quantize_(copy.deepcopy(encoder), "int8:row"), torch.randn(2, 3, 32)
+    assert type(small.layers[0].self_attn.out_proj) is type(encoder.layers[0].self_attn.out_proj)
+    mask = torch.tensor([[False, False, True], [False, False, False]])
+    with mode():
+        got, expected = (model(x, src_key_padding_mask=mask)[:, :2].contiguous() for model in (small, encoder))
+        assert narrow.compare(expected, got)["sqnr_db"] > 35
+        layer = small.layers[0].linear1
+        assert torch.allclose(nn.functional.linear(x, layer.weight, layer.bias), layer(x), atol=1e-5)
+
+
+def test_models_on_the_device_meta():
+    """The layers are made there, and filled as torch fills others."""
+    source, x = nt.quantize_(mlp(), "nvfp4"), torch.randn(5, 64)
+    with torch.device("meta"):
+        model = nt.quantize_(mlp(), "nvfp4")
+    assert all(part.is_meta for part in model.state_dict().values())
+    model.load_state_dict(source.state_dict(), assign=True)
+    assert torch.equal(model(x), source(x))
+    with pytest.raises(narrow.InvalidArgument, match="meta"):
+        nt.quantize_(mlp().to("meta"), nt.QuantizeConfig("int8", statistics=nt.calibrate(mlp(), [x]), method="clip"))
+    assert nt.quantize_(mlp().to("meta"), "W8A8-static")[0].input_scale.is_meta
+
+
+def test_inputs_of_another_width_are_refused():
+    """127 and 128 columns of 4 bits take the same bytes, so that the operator cannot tell them apart."""
+    layer = nt.QuantizedLinear.from_linear(nn.Linear(128, 16), "int4:row")
+    with pytest.raises(narrow.InvalidArgument, match=r"x is \[3, 127\] and the weight \[16, 128\]"):
+        layer(torch.randn(3, 127))
+
+
+def test_dequantize_gives_plain_layers():
+    model, x = mlp(torch.bfloat16), torch.randn(5, 64)
+    small = nt.quantize_(copy.deepcopy(model), nt.QuantizeConfig("int8:row", statistics=nt.calibrate(mlp(), [x], second_moments=True), method="awq"))
+    assert small[0].input_factor is not None
+    plain = nt.dequantize_(copy.deepcopy(small), torch.float32)
+    assert type(plain[0]) is nn.Linear and plain[0].weight.dtype == torch.float32
+    assert torch.allclose(plain(x), small.float()(x), atol=1e-4)
+    assert nt.dequantize_(small.bfloat16())[2].weight.dtype == torch.bfloat16
+    with pytest.raises(narrow.InvalidArgument, match="no QuantizedLinear"):
+        nt.dequantize_(plain)
+
+
+def test_layer_errors_are_of_each_layer_alone():
+    model, batches = mlp(), [torch.randn(16, 64) for _ in range(3)]
+    small = nt.quantize_(copy.deepcopy(model), {"0": "int2:row", "2": "W8A8"})
+    first, second = nt.layer_errors(model, small, batches)
+    assert (first.name, first.scheme, first.inputs) == ("0", "int2:row", "") and (second.name, second.inputs) == ("2", "int8:row:dynamic")
+    x = torch.cat(batches)
+    assert first.sqnr_db == pytest.approx(narrow.compare(model[0](x).detach(), small[0](x).detach())["sqnr_db"], abs=1e-3)
+    hidden = model[:2](x)  # of the plain model, not of the first layer's error
+    assert second.sqnr_db == pytest.approx(narrow.compare(model[2](hidden).detach(), small[2](hidden).detach())["sqnr_db"], abs=1e-3)
+    assert nt.layer_errors(model, small, [{"input": x}])[0].name == "0"  # a dict goes by its names
+    with pytest.raises(narrow.InvalidArgument, match="no Linear layer"):
+        nt.layer_errors(model, model, batches)
 
 
 def test_calls_without_a_gradient_take_the_short_way():

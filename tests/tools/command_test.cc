@@ -15,6 +15,7 @@
 #include "narrow/checkpoint.h"
 #include "narrow/cuda.h"
 #include "narrow/quantize.h"
+#include "narrow/recipe.h"
 #include "tools/process.h"
 
 namespace narrow {
@@ -114,6 +115,7 @@ TEST_F(CommandTest, FormatsListsEveryFormat) {
   EXPECT_EQ(by_name["fp6_e3m2"]["bits"], 6);
   EXPECT_TRUE(by_name["fp4_e3m0"]["min_subnormal"].is_null());
   EXPECT_EQ(by_name["nvfp4"]["bits_per_weight"], 4.5);
+  for (const Preset& preset : presets()) EXPECT_EQ(by_name[std::string(preset.name)]["weights"], preset.weights);
 }
 
 TEST_F(CommandTest, FormatsShowsOneFormatWithItsCodes) {
@@ -129,6 +131,10 @@ TEST_F(CommandTest, FormatsShowsOneFormatWithItsCodes) {
   }
   expect_failure(narrow({"formats", "fp6_e9m9"}), 2, "fp6_e9m9");
   expect_failure(narrow({"formats", "float"}), 2, "'float'");
+  const json preset = narrow_json({"formats", "W8A8"});
+  EXPECT_EQ(preset["activations"], "int8:row:dynamic") << preset["kind"];
+  EXPECT_EQ(preset["codes"].size(), 256u);
+  EXPECT_THAT(narrow({"formats", "W8A8"}).out, HasSubstr("weights int8:row, inputs int8:row:dynamic"));
 }
 
 TEST_F(CommandTest, LayoutDrawsAddresses) {
@@ -203,6 +209,36 @@ TEST_F(CommandTest, RecipeFlagsChooseTensors) {
   EXPECT_TRUE(scheme_of(from_file, down).is_null());
   expect_failure(narrow({"plan", model(), "int8:row", "--rule", "int8"}), 2, "PATTERN=SCHEME");
   expect_failure(narrow({"plan", model(), "int8:row", "--rounding", "up"}), 2, "nearest_even");
+}
+
+TEST_F(CommandTest, PatternsThatChangeNothingAreWarnedOf) {
+  const std::vector<std::string> words{"int8:row",         "--quiet",  "--json",  "--rule", "mlp=int4:row",
+                                       "lm_head=int4:row", "--ignore", "lm_head", "norms"};
+  std::vector<std::string> plan{"plan", model()}, quantize{"quantize", model(), path("out")};
+  plan.insert(plan.end(), words.begin(), words.end());
+  quantize.insert(quantize.end(), words.begin(), words.end());
+  for (const std::vector<std::string>& command : {plan, quantize}) {
+    const Outcome outcome = narrow(command);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(json::parse(outcome.out)["idle"].size(), 3u);
+    EXPECT_THAT(outcome.err, HasSubstr("narrow: warning: the rule 'mlp' matches no tensor\n"));
+    EXPECT_THAT(outcome.err, HasSubstr("the rule 'lm_head' changes nothing: lm_head.weight is left as it is (ignored by lm_head)\n"));
+    EXPECT_THAT(outcome.err, HasSubstr("the pattern to ignore 'norms' matches no tensor\n"));
+  }
+  EXPECT_EQ(narrow_json({"plan", model(), "int8:row", "--rule", "re:.*down_proj=int4:row"})["idle"].size(), 0u);
+  const json head = narrow_json({"plan", model(), "int8:row", "--rule", "lm_head=int4:row", "--ignore", "none"});
+  EXPECT_EQ(head["idle"].size(), 0u);
+  EXPECT_EQ(head["tensors"][0]["scheme"], "int4:row") << head["tensors"][0]["name"];
+  expect_failure(narrow({"quantize", model(), path("none"), "int8:row", "--targets", "mlp"}), 2, "nothing would be quantized");
+  expect_failure(narrow({"quantize", model(), path("none"), "int8:row", "--targets", "mlp", "--export", "ct"}), 2,
+                 "nothing would be quantized");
+  EXPECT_FALSE(fs::exists(folder_ / "none"));
+}
+
+TEST_F(CommandTest, StaticInputsNeedACalibration) {
+  expect_failure(narrow({"quantize", model(), path("out"), "W8A8-static"}), 2, "is int8:tensor:static, but no calibration gives its scale");
+  expect_failure(narrow({"quantize", model(), path("out"), "NVFP4"}), 2, "--stats");
+  EXPECT_FALSE(fs::exists(folder_ / "out"));
 }
 
 TEST_F(CommandTest, QuantizeCompareVerifyDequantize) {
@@ -381,6 +417,21 @@ TEST_F(CommandTest, ComplaintsNameWhatTheHelpNames) {
   expect_failure(narrow({"--no-such-flag"}), 2, "'--no-such-flag' is not an option");
   expect_failure(narrow({"quantise", model()}), 2, "'quantise' is not a command, quantize is;");
   expect_failure(narrow({"something"}), 2, "'something' is not a command;");
+  expect_failure(narrow({"quant", model()}), 2, "'quant' is not a command, quantize is;");
+  expect_failure(narrow({"perplexity", model()}), 2, "'perplexity' is not a command, eval is;");
+  expect_failure(narrow({"version"}), 2, "'version' is not a command, --version is;");
+  expect_failure(narrow({"-v"}), 2, "'-v' is not an option, --version is;");
+  expect_failure(narrow({"onnx", "lint"}), 2, "python -m narrow onnx");
+  expect_failure(narrow({"plan", model(), "int8:row", "--ignor", "x"}), 2, "'--ignor' is not an option of plan, --ignore is;");
+  expect_failure(narrow({"plan", model(), "int8:row", "--treads=2"}), 2, "'--treads' is not an option of plan, --threads is;");
+  expect_failure(narrow({"doctor", "now"}), 2, "doctor has no place for 'now';");
+  expect_failure(narrow({"plan", model(), "INT8:row"}), 2, "'INT8' is not a format; write int8");
+  expect_failure(narrow({"plan", model(), "fp8"}), 2, "write fp8_e4m3 or fp8_e5m2");
+  expect_failure(narrow({"plan", model(), "int4:group64"}), 2, "; write block64");
+  expect_failure(narrow({"plan", model(), "w8a8"}), 2, "the preset is written W8A8");
+  expect_failure(narrow({"plan", model(), "Q4_K_M"}), 2, "--to gguf:q4_k");
+  expect_failure(narrow({"inspect", model(), "--tensor", "up_proj"}), 2, "model.layers.0.mlp.up_proj.weight");
+  expect_failure(narrow({"inspect", model(), "--tensor", "nothing"}), 2, "--headers lists them all");
   expect_failure(narrow({"--threads", "2"}), 2, "a command is missing");
   expect_failure(narrow({"bench", "--report"}), 2, "--report needs a value: FILE");
   expect_failure(narrow({"kernels", "--explain", "1", "2", "3"}), 2, "--explain takes M N K SCHEME, not 3 values");
@@ -474,6 +525,8 @@ TEST_F(CommandTest, HelpAndVersion) {
     EXPECT_THAT(own.out, HasSubstr("Usage: narrow " + std::string(name)));
   }
   EXPECT_THAT(help.out, HasSubstr("Exit codes:"));
+  EXPECT_EQ(narrow({"help"}).out, help.out);
+  EXPECT_EQ(narrow({"help", "quantize"}).out, narrow({"quantize", "--help"}).out);
   EXPECT_THAT(narrow({"--version"}).out, StartsWith("narrow "));
 }
 

@@ -23,6 +23,11 @@ cmake --build "$place/build" > /dev/null
 "$place/build/consumer"
 "$place/build/c_consumer"
 echo "install: find_package(narrow) works"
+cmake -S examples/cpp -B "$place/examples" -G Ninja -DCMAKE_PREFIX_PATH="$PWD/$place/prefix" -DCMAKE_BUILD_TYPE=Release > /dev/null
+cmake --build "$place/examples" > /dev/null
+"$place/examples/one_layer" | grep -q nvfp4
+"$place/examples/small_model" examples/docs-llama-13m "$place/small" int8:row examples/docs_tokens.safetensors | grep -q 'perplexity'
+echo "install: examples/cpp works"
 
 # The compilers alone, as any build system would call them.
 build_with_pkg_config() {

@@ -29,7 +29,8 @@ struct CalibrateOptions {
 
 CalibrationStatistics observe(Context& context, const Model& model, const TokenWindows& windows, bool second_moments) {
   const auto mode = context.err_is_terminal ? context.progress_mode() : report::ProgressMode::kNone;
-  report::Progress progress(stderr, mode, context.err, "calibrate", static_cast<std::int64_t>(windows.size()));
+  report::Progress progress(stderr, mode, context.err, "calibrate", static_cast<std::int64_t>(windows.size()),
+                            report::ProgressUnit::kSteps);
   return collect_statistics(model, windows, second_moments, [&](std::size_t done) {
     throw_if_interrupted();
     progress.update("", "", done, windows.size());

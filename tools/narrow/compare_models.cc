@@ -40,7 +40,7 @@ Candidate run_candidate(Context& context, const CompareModelsOptions& options, c
   how.base = &base;
   how.cache = KvCache::parse_scheme(options.scheme.cache);
   const auto mode = context.err_is_terminal ? context.progress_mode() : report::ProgressMode::kNone;
-  report::Progress progress(stderr, mode, context.err, name, static_cast<std::int64_t>(windows.size()));
+  report::Progress progress(stderr, mode, context.err, name, static_cast<std::int64_t>(windows.size()), report::ProgressUnit::kSteps);
   how.progress = [&](std::int64_t done, std::int64_t count, double nll) {
     throw_if_interrupted();
     progress.update(fmt::format("perplexity {:.3f}", std::exp(nll)), "", static_cast<std::uint64_t>(done),

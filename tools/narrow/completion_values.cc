@@ -30,6 +30,7 @@ Words format_words() {
   Words words;
   for (const NamedFormat& format : kNamedFormats) words.emplace_back(format.name);
   for (const BlockFormat& block : block_formats()) words.emplace_back(block.name);
+  for (const Preset& preset : presets()) words.emplace_back(preset.name);
   return words;
 }
 

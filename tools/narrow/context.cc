@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <clocale>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include <fmt/format.h>
 #include <langinfo.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -43,6 +45,10 @@ report::Style style_of(int descriptor, bool allow_color) {
 }
 
 }  // namespace
+
+void Context::warn(std::string_view sentence) const {
+  std::fputs(fmt::format("{} {}\n", report::painted(err, report::Paint::kWarning, "narrow: warning:"), sentence).c_str(), stderr);
+}
 
 bool Context::has_argument(std::string_view name) const {
   return std::any_of(arguments.begin(), arguments.end(),

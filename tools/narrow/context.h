@@ -45,6 +45,8 @@ struct Context {
   void print(std::string_view text) { output += json || quiet ? "" : text; }
   /// The answer for machines, with --json alone.
   void answer(const report::Json& object) { output += json ? report::json_text(object) : ""; }
+  /// One line on standard error, at once; with --quiet too.
+  void warn(std::string_view sentence) const;
   bool has_argument(std::string_view name) const;
   report::ProgressMode progress_mode() const;
 };

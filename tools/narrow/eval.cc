@@ -62,7 +62,7 @@ void run_eval(Context& context, const EvalOptions& options) {
   Evaluation result;
   {
     const auto mode = context.err_is_terminal ? context.progress_mode() : report::ProgressMode::kNone;
-    report::Progress progress(stderr, mode, context.err, "eval", static_cast<std::int64_t>(windows.size()));
+    report::Progress progress(stderr, mode, context.err, "eval", static_cast<std::int64_t>(windows.size()), report::ProgressUnit::kSteps);
     how.progress = [&](std::int64_t done, std::int64_t count, double nll) {
       throw_if_interrupted();
       progress.update(fmt::format("perplexity {:.4f}", std::exp(nll)), "", static_cast<std::uint64_t>(done),

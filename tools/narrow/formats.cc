@@ -9,7 +9,7 @@
 #include "commands.h"
 #include "narrow/codec.h"
 #include "narrow/error.h"
-#include "narrow/scheme.h"
+#include "narrow/recipe.h"
 #include "report/numbers.h"
 #include "report/plot.h"
 #include "report/table.h"
@@ -113,6 +113,16 @@ Json scheme_object(const std::string& name, const Scheme& scheme) {
   return object;
 }
 
+/// The weights' scheme, and what becomes of inputs.
+Json preset_object(const Preset& preset) {
+  Json object = scheme_object(std::string(preset.name), Scheme::parse(preset.weights));
+  object["kind"] = "preset";
+  object["weights"] = preset.weights;
+  object["activations"] = preset.activations.empty() ? Json(nullptr) : Json(preset.activations);
+  object["meaning"] = preset.meaning;
+  return object;
+}
+
 void list_formats(Context& context) {
   Json list = Json::array();
   report::Table formats({{"format"},
@@ -143,8 +153,16 @@ void list_formats(Context& context) {
                 largest_text(scheme.element),
                 scaling_text(scheme)});
   }
+  report::Table named({{"preset"}, {"weights"}, {"inputs"}, {"meaning", Align::kLeft, false, true}});
+  for (const Preset& preset : presets()) {
+    list.push_back(preset_object(preset));
+    named.add({{std::string(preset.name), Paint::kAccent},
+               std::string(preset.weights),
+               std::string(preset.activations.empty() ? "as they are" : preset.activations),
+               {std::string(preset.meaning), Paint::kDim}});
+  }
   context.answer(list);
-  context.print(formats.render(context.out) + "\n" + blocks.render(context.out));
+  context.print(formats.render(context.out) + "\n" + blocks.render(context.out) + "\n" + named.render(context.out));
   context.print("\nAny other fpN_eEmM works too (1 <= E <= 8, M <= 10, N = 1+E+M <= 16). `narrow formats fp6_e3m2` shows every value.\n");
 }
 
@@ -247,14 +265,20 @@ void show_one(Context& context, const std::string& name) {
   try {
     format = parse_format(name);
   } catch (const InvalidArgument&) {
-    scheme = Scheme::parse(name);  // its sentence names the formats too
+    scheme = Recipe::of(name).scheme;  // a scheme or a preset; its sentence says where all are listed
     format = scheme->element;
   }
   Json object = scheme ? scheme_object(name, *scheme) : format_object(name, format);
   std::string text;
+  for (const Preset& preset : presets()) {
+    if (preset.name != name) continue;
+    object = preset_object(preset);
+    text += fmt::format("{}  {}: weights {}, inputs {}\n\n", report::painted(context.out, Paint::kBold, name), preset.meaning,
+                        preset.weights, preset.activations.empty() ? "as they are" : preset.activations);
+  }
   if (scheme) {
     const std::optional<double> bits = bits_per_weight(*scheme);
-    text += fmt::format("{}  {} elements, {}{}\n\n", report::painted(context.out, Paint::kBold, name), name_of(format),
+    text += fmt::format("{}  {} elements, {}{}\n\n", report::painted(context.out, Paint::kBold, scheme->to_string()), name_of(format),
                         scaling_text(*scheme), bits ? fmt::format(": {} bits per weight", report::value_text(*bits)) : "");
   }
   text += facts(context.out, name_of(format), format) + value_lines(context.out, format);
@@ -276,9 +300,9 @@ void show_one(Context& context, const std::string& name) {
 
 void add_formats(CLI::App& app, Context& context) {
   auto name = std::make_shared<std::string>();
-  CLI::App* command = add_command(app, "formats", "List all number formats, or draw one and list its codes",
-                                  "  narrow formats\n  narrow formats fp6_e3m2\n  narrow formats nvfp4\n");
-  command->add_option("NAME", *name, "A format (fp6_e3m2, int4, any fpN_eEmM) or a scheme (nvfp4)")->type_name("");
+  CLI::App* command = add_command(app, "formats", "List all number formats and presets, or draw one and list its codes",
+                                  "  narrow formats\n  narrow formats fp6_e3m2\n  narrow formats nvfp4\n  narrow formats W8A8\n");
+  command->add_option("NAME", *name, "A format (fp6_e3m2, int4, any fpN_eEmM), a scheme (nvfp4) or a preset (W8A8)")->type_name("");
   command->callback(
       [&context, name] { context.run = [&context, name] { name->empty() ? list_formats(context) : show_one(context, *name); }; });
 }

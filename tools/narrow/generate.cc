@@ -87,14 +87,14 @@ void run_generate(Context& context, GenerateCommandOptions& options) {
                      {"seconds", result.prompt_seconds + result.seconds}});
   context.answer(answer);
   if (!context.json && !context.quiet)
-    std::fputs(
-        fmt::format("{}\n", report::painted(
-                                context.err, report::Paint::kDim,
-                                fmt::format("{} tokens read at {:.0f} per second, {} made at {:.1f} per second; {}, {:.2f} bits per weight",
-                                            prompt.size(), prompt_rate, result.tokens.size(), rate, report::weights_text(model),
-                                            model.bits_per_weight())))
-            .c_str(),
-        stderr);
+    std::fputs(fmt::format("{}\n",
+                           report::painted(
+                               context.err, report::Paint::kDim,
+                               fmt::format("{} token{} read at {:.0f} per second, {} made at {:.1f} per second; {}, {:.2f} bits per weight",
+                                           prompt.size(), prompt.size() == 1 ? "" : "s", prompt_rate, result.tokens.size(), rate,
+                                           report::weights_text(model), model.bits_per_weight())))
+                   .c_str(),
+               stderr);
 }
 
 }  // namespace

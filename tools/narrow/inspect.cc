@@ -4,6 +4,7 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "commands.h"
 #include "narrow/checkpoint.h"
@@ -200,8 +201,23 @@ std::string channel_text(const char* direction, std::vector<double> amax) {
                      report::value_text(amax[amax.size() / 2]), report::value_text(amax.back()));
 }
 
+/// A tensor by its name or its module's; where there is none, the sentence names those whose names have the text.
+std::string tensor_named(const Checkpoint& checkpoint, const std::string& path, const std::string& text) {
+  constexpr std::size_t kNamed = 3;
+  for (const std::string& name : {text, text + ".weight"})
+    if (checkpoint.contains(name)) return name;
+  std::vector<std::string> near;
+  for (const std::string& name : checkpoint.names())
+    if (name.find(text) != std::string::npos) near.push_back(name);
+  const std::vector<std::string> shown(near.begin(), near.begin() + static_cast<std::ptrdiff_t>(std::min(kNamed, near.size())));
+  throw InvalidArgument(fmt::format("{} has no tensor '{}'; {}", path, text,
+                                    near.empty() ? "--headers lists them all"
+                                                 : fmt::format("{} have it in their names: {}{}", near.size(), fmt::join(shown, ", "),
+                                                               near.size() > kNamed ? ", .." : "")));
+}
+
 void inspect_one(Context& context, const InspectOptions& options, const Checkpoint& checkpoint) {
-  Inspected tensor = inspect_header(checkpoint, options.tensor);
+  Inspected tensor = inspect_header(checkpoint, tensor_named(checkpoint, options.path, options.tensor));
   if (!tensor.scheme && !report::is_measurable(tensor.dtype))
     throw Unsupported(fmt::format("tensor '{}' is of type {}, whose values cannot be measured", tensor.name, name_of(tensor.dtype)));
   inspect_values(checkpoint, tensor);

@@ -251,17 +251,18 @@ void tune_product(Context& context, const std::vector<std::string>& words) {
 
 void add_kernels(CLI::App& app, Context& context) {
   auto scheme = std::make_shared<std::string>();
-  CLI::App* command = add_command(app, "kernels", "List the kernels and which are chosen on this machine",
-                                  "  narrow kernels\n  narrow kernels nvfp4 --cpu avx2\n");
+  CLI::App* command =
+      add_command(app, "kernels", "List the kernels and which are chosen on this machine",
+                  "  narrow kernels\n  narrow kernels nvfp4 --cpu avx2\n  narrow kernels --explain 1 4096 4096 int4:block128\n");
   command->add_option("SCHEME", *scheme, "Show which kernel this scheme gets")->type_name("");
   auto product = std::make_shared<std::vector<std::string>>();
   command->add_option("--explain", *product, "Show which row multiplies x [M, K] by a weight [N, K] of this scheme, and why")
       ->expected(4)
-      ->type_name("M N K SCHEME");
+      ->option_text("M N K SCHEME");
   auto tuned = std::make_shared<std::vector<std::string>>();
   command->add_option("--tune", *tuned, "Time the GPU's rows for such a product; --tuned FILE keeps the fastest for later products")
       ->expected(4)
-      ->type_name("M N K SCHEME")
+      ->option_text("M N K SCHEME")
       ->excludes("--explain");
   command->callback([&context, scheme, product, tuned] {
     context.run = [&context, scheme, product, tuned] {

@@ -1,11 +1,13 @@
 /// The command `narrow`: global options, errors and exit codes. The work is in one file per subcommand.
 
+#include <cctype>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <new>
+#include <utility>
 
 #include <fmt/format.h>
 #include <omp.h>
@@ -42,11 +44,12 @@ void add_global_options(CLI::App& app, Context& context) {
       ->type_name("N")
       ->check(number_from(1, 4096));
   app.add_option("--cpu", context.cpu, "Use no newer instruction set: scalar, avx2, avx512, amx, neon, ..")->type_name("ISA");
-  app.add_option("--tuned", context.tuned, "Let GPU products take the kernels that `narrow kernels --tune` measured into this file")
-      ->type_name("FILE")
+  app.add_option("--tuned", context.tuned,
+                 "Let GPU products take the kernels that `narrow kernels --tune` measured into this file; so it is with NARROW_TUNED set")
+      ->option_text("FILE")
       ->envname("NARROW_TUNED");
   app.add_flag("--json", context.json, "Answer in JSON on standard output, for machines");
-  app.add_flag("--quiet", context.quiet, "No progress and no text; errors and --json remain");
+  app.add_flag("--quiet", context.quiet, "No progress and no text; errors, warnings and --json remain");
   app.add_flag("--no-color", context.no_color, "No colours; so it is with NO_COLOR set and in a pipe");
   app.set_version_flag("--version", version_text(), "Print the version and how it was built, and exit");
 }
@@ -86,8 +89,8 @@ void build_parser(CLI::App& app, Context& context) {
                   "  narrow compare model/ small/             what it cost, tensor by tensor\n\n"
                   "A checkpoint is a safetensors file, or a directory with one or with shards (as Hugging Face\n"
                   "has them). A SCHEME is FORMAT[:GRANULARITY][:asym][:scale=FORMAT]: int8:row, int4:block128:asym,\n"
-                  "fp8_e4m3:128x128, fp6_e3m2:row, or a block format: nvfp4, mxfp4, msfp12. `narrow formats` lists\n"
-                  "the formats.\n\n{}",
+                  "fp8_e4m3:128x128, fp6_e3m2:row, or a block format: nvfp4, mxfp4, msfp12; a preset such as W8A8 is\n"
+                  "one with rounded inputs. `narrow formats` lists formats and presets.\n\n{}",
                   kExitCodes));
 }
 
@@ -95,9 +98,7 @@ void apply_global_options(const Context& context) {
   if (context.threads > 0) omp_set_num_threads(context.threads);
   // What is to be measured is not taken from the file: kernels.cc reads and writes it.
   if (!context.tuned.empty() && !context.has_argument("--tune"))
-    if (const std::string ignored = use_tuned_kernels(context.tuned, cuda::tuned_machine()); !ignored.empty())
-      std::fputs(fmt::format("{} {}\n", report::painted(context.err, report::Paint::kWarning, "narrow: warning:"), ignored).c_str(),
-                 stderr);
+    if (const std::string ignored = use_tuned_kernels(context.tuned, cuda::tuned_machine()); !ignored.empty()) context.warn(ignored);
   if (context.cpu.empty()) return;
   const std::optional<Isa> isa = parse_isa(context.cpu);
   if (!isa) {
@@ -113,6 +114,36 @@ int fail(const Context& context, int code, const std::string& sentence) {
   return code;
 }
 
+/// What people type who come from elsewhere, and what stands for it here.
+constexpr std::pair<std::string_view, std::string_view> kOtherWords[] = {
+    {"-V", "--version"},  {"-v", "--version"},    {"benchmark", "bench"}, {"check", "verify"},
+    {"chat", "generate"}, {"diff", "compare"},    {"evaluate", "eval"},   {"export", "convert"},
+    {"info", "inspect"},  {"ls", "inspect"},      {"perplexity", "eval"}, {"presets", "formats"},
+    {"run", "generate"},  {"schemes", "formats"}, {"show", "inspect"},    {"version", "--version"}};
+
+/// The command or option that was meant: known by another name elsewhere, begun, or misspelt. Empty: nobody knows.
+std::string meant_word(const std::string& word, const std::vector<std::string>& names) {
+  for (const auto& [other, here] : kOtherWords)
+    if (other == word) return std::string(here);
+  if (word.size() < 3) return "";
+  std::vector<std::string> begun;
+  for (const std::string& name : names)
+    if (name.starts_with(word)) begun.push_back(name);
+  return begun.size() == 1 ? begun.front() : nearest_name(word, names);
+}
+
+std::string is_meant(const std::string& word, const std::vector<std::string>& names) {
+  const std::string meant = meant_word(word, names);
+  return meant.empty() ? "" : fmt::format(", {} is", meant);
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
 /// What is wrong where no command was recognised.
 std::string missing_command(const CLI::App& app, const Context& context) {
   for (std::size_t i = 0; i < context.arguments.size(); ++i) {
@@ -120,15 +151,28 @@ std::string missing_command(const CLI::App& app, const Context& context) {
     if (!argument.starts_with("-")) {
       std::vector<std::string> names;
       for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(command->get_name());
-      const std::string meant = nearest_name(argument, names);
-      return fmt::format("'{}' is not a command{}", argument, meant.empty() ? "" : fmt::format(", {} is", meant));
+      if (argument == "onnx") return "'onnx' is a command of the Python package: pip install 'narrow[onnx]', then python -m narrow onnx";
+      return fmt::format("'{}' is not a command{}", argument, is_meant(argument, names));
     }
     const std::size_t equals = argument.find('=');
     const CLI::Option* option = app.get_option_no_throw(argument.substr(0, equals));
-    if (option == nullptr) return fmt::format("'{}' is not an option", argument);
+    if (option == nullptr) return fmt::format("'{}' is not an option{}", argument, is_meant(argument.substr(0, equals), option_names(app)));
     if (equals == std::string::npos && option->get_items_expected_min() > 0) ++i;  // its value
   }
   return "a command is missing";
+}
+
+/// What is wrong with words that a command has no place for.
+std::string unexpected_words(const CLI::App& app, const CLI::App& command) {
+  const std::vector<std::string> words = app.remaining(true);
+  std::vector<std::string> names = option_names(command);
+  for (const std::string& name : option_names(app)) names.push_back(name);
+  for (const std::string& word : words)
+    if (word.starts_with("-") && word.size() > 1 && std::isdigit(static_cast<unsigned char>(word[1])) == 0) {
+      const std::string name = word.substr(0, word.find('='));
+      return fmt::format("'{}' is not an option of {}{}", name, command.get_name(), is_meant(name, names));
+    }
+  return fmt::format("{} has no place for '{}'", command.get_name(), words.empty() ? "" : words.front());
 }
 
 /// The parser's complaint about a value in the words of the help: "--report: 1 required TEXT missing" names no type that people know.
@@ -150,6 +194,7 @@ int fail_usage(const CLI::App& app, const Context& context, const CLI::ParseErro
   const std::string command = chosen.empty() ? "narrow" : "narrow " + chosen.front()->get_name();
   std::string sentence = error.what();
   if (chosen.empty() && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) sentence = missing_command(app, context);
+  if (!chosen.empty() && dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) sentence = unexpected_words(app, *chosen.front());
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) sentence = value_complaint(app, error);
   while (!sentence.empty() && (sentence.back() == '\n' || sentence.back() == '.')) sentence.pop_back();
   for (char& letter : sentence)
@@ -196,6 +241,10 @@ int run(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is an error of write, not an end
   Context context;
   context.arguments.assign(argv + 1, argv + argc);
+  if (argc > 1 && context.arguments.front() == "help") {  // narrow help quantize
+    context.arguments.erase(context.arguments.begin());
+    context.arguments.emplace_back("--help");
+  }
   CLI::App app{"narrow makes the weights of a model small: number formats of 1 to 16 bits and their scales.\n", "narrow"};
   build_parser(app, context);
   context.no_color = context.has_argument("--no-color");
@@ -205,7 +254,7 @@ int run(int argc, char** argv) {
     return kWrongUsage;
   }
   try {
-    app.parse(argc, argv);
+    app.parse(std::vector<std::string>(context.arguments.rbegin(), context.arguments.rend()));
   } catch (const CLI::Success& request) {  // --help, --version
     context.output = dynamic_cast<const CLI::CallForVersion*>(&request) != nullptr ? std::string(request.what()) + "\n"
                      : app.get_subcommands().empty()                               ? app.help()

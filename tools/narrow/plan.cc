@@ -76,6 +76,8 @@ void run_plan(Context& context, const CLI::App& command, const PlanOptions& opti
   const Plan plan = plan_quantize(input, recipe, place);
   Json object{{"input", options.input}, {"scheme", recipe.scheme.to_string()}};
   object.update(plan_object(plan));
+  object["idle"] = idle_patterns(plan, recipe);
+  for (const std::string& idle : idle_patterns(plan, recipe)) context.warn(idle);
   context.answer(object);
 
   std::int64_t quantized = 0;

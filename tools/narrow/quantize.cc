@@ -100,6 +100,15 @@ Json tuned_object(const MethodReport& report) {
           {"best_pass", report.tuned->best_pass}};
 }
 
+/// What the recipe will do: refused where that is nothing or nobody could run it, with a warning for patterns that do nothing.
+Plan checked_plan(const Context& context, const QuantizeCommandOptions& options, const Recipe& recipe) {
+  const Plan plan = plan_quantize(open_checkpoint(options.input), recipe, options.output);
+  check_quantizes(plan);
+  if (options.tokens.tokens.empty() && options.tokens.text.empty()) check_calibrated(plan, recipe);  // a text gives scales
+  for (const std::string& idle : idle_patterns(plan, recipe)) context.warn(idle);
+  return plan;
+}
+
 Json result_object(const QuantizeCommandOptions& options, const Recipe& recipe, const MethodReport& method) {
   const QuantizeReport& report = method.files;
   const std::vector<TensorResult> worst = worst_first(report.tensors);
@@ -131,6 +140,7 @@ Json result_object(const QuantizeCommandOptions& options, const Recipe& recipe, 
           {"tuned", tuned_object(method)},
           {"on_nonfinite", std::string(name_of(recipe.on_nonfinite))},
           {"kept", kept_objects(report.kept)},
+          {"idle", idle_patterns(report.plan, recipe)},
           {"modules", module_objects(method)},
           {"tensors", tensors}};
 }
@@ -234,13 +244,13 @@ void run_quantize(Context& context, const CLI::App& command, const QuantizeComma
   if (!options.form.empty()) {
     if (!method.is_rounding())
       throw InvalidArgument("--export writes rounded weights; quantize by the method first, then narrow convert the result");
+    checked_plan(context, options, recipe);
     return run_export(context, options, recipe);
   }
   const std::filesystem::path output = options.output;
   std::map<std::string, std::string> fates;
   {
-    const Checkpoint input = open_checkpoint(options.input);
-    const Plan plan = plan_quantize(input, recipe, output);
+    const Plan plan = checked_plan(context, options, recipe);
     if (plan.file_bytes > plan.free_disk)
       throw IoError(fmt::format("'{}' needs {} of disk, but {} are free; choose another place or a smaller scheme", options.output,
                                 report::bytes_text(plan.file_bytes), report::bytes_text(plan.free_disk)));
@@ -255,12 +265,13 @@ void run_quantize(Context& context, const CLI::App& command, const QuantizeComma
   catch_interrupts();
   MethodReport report;
   {
-    report::Progress fitting(stderr, context.progress_mode(), context.err, options.method, static_cast<std::int64_t>(fates.size()));
+    report::Progress fitting(stderr, context.progress_mode(), context.err, options.method, static_cast<std::int64_t>(fates.size()),
+                             report::ProgressUnit::kSteps);
     constexpr std::int64_t kTuneParts = 1000;
     std::optional<report::Progress> progress, tuning;
     const auto tuned = [&](const TuneProgress& at) {
       throw_if_interrupted();
-      if (!tuning) tuning.emplace(stderr, context.progress_mode(), context.err, "tune", kTuneParts);
+      if (!tuning) tuning.emplace(stderr, context.progress_mode(), context.err, "tune", kTuneParts, report::ProgressUnit::kSteps);
       tuning->update(fmt::format("pass {}", at.pass), fmt::format("divergence {}", report::value_text(at.divergence)),
                      static_cast<std::uint64_t>(at.share * kTuneParts), kTuneParts);
     };

@@ -23,7 +23,8 @@ void add_recipe_options(CLI::App& command, const Context& context, RecipeOptions
       ->required(!context.has_argument("--recipe"));
   command.add_option("--targets", options.targets, "Quantize these, not all Linear weights: names, or re:REGEX")
       ->option_text("PATTERN ...");
-  command.add_option("--ignore", options.ignore, "Leave these alone (default: lm_head), targets or not")->option_text("PATTERN ...");
+  command.add_option("--ignore", options.ignore, "Leave these alone (default: lm_head), targets or not; none: nothing")
+      ->option_text("PATTERN ...");
   command.add_option("--rule", options.rules, "Another scheme for some: 're:.*down_proj=int8:row'")->option_text("PATTERN=SCHEME ...");
   command.add_option("--recipe", options.recipe_file, "A YAML file with scheme, activations, targets, ignore, rules; flags win")
       ->option_text("FILE");
@@ -37,6 +38,10 @@ void add_recipe_options(CLI::App& command, const Context& context, RecipeOptions
   command.add_option("--seed", options.seed, "Seed of stochastic rounding (default 0)")->option_text("N");
 }
 
+std::vector<std::string> patterns_to_ignore(const std::vector<std::string>& words) {
+  return words == std::vector<std::string>{"none"} ? std::vector<std::string>{} : words;
+}
+
 Recipe make_recipe(const CLI::App& command, const RecipeOptions& options) {
   Recipe recipe;
   if (!options.recipe_file.empty()) recipe = Recipe::load_yaml(options.recipe_file);
@@ -47,7 +52,7 @@ Recipe make_recipe(const CLI::App& command, const RecipeOptions& options) {
   }
   apply_activation_options(options.activations, recipe.activations);
   if (!options.targets.empty()) recipe.targets = options.targets;
-  if (!options.ignore.empty()) recipe.ignore = options.ignore;
+  if (!options.ignore.empty()) recipe.ignore = patterns_to_ignore(options.ignore);
   std::vector<std::pair<std::string, Scheme>> rules;
   for (const std::string& rule : options.rules) {
     const auto [pattern, scheme] = split_rule("--rule", rule);

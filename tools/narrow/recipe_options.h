@@ -21,6 +21,9 @@ struct RecipeOptions {
 /// Adds the positional SCHEME (after the command's own ones) and the flags. SCHEME may be left out with --recipe.
 void add_recipe_options(CLI::App& command, const Context& context, RecipeOptions& options);
 
+/// The patterns of --ignore; the word none alone stands for no pattern.
+std::vector<std::string> patterns_to_ignore(const std::vector<std::string>& words);
+
 /// The file's recipe, or one of SCHEME; then the flags: SCHEME, --targets and --ignore replace, --rule goes first.
 Recipe make_recipe(const CLI::App& command, const RecipeOptions& options);
 

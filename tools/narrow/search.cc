@@ -11,6 +11,7 @@
 #include "model_options.h"
 #include "narrow/error.h"
 #include "narrow/search.h"
+#include "recipe_options.h"
 #include "report/numbers.h"
 #include "report/table.h"
 #include "search_page.h"
@@ -77,7 +78,7 @@ void run_search(Context& context, const CLI::App& command, const SearchCommandOp
   SearchOptions how;
   how.method = Method::parse(options.method);
   for (const std::string& scheme : options.menu) how.menu.push_back(Scheme::parse(scheme));
-  if (!options.ignore.empty()) how.recipe.ignore = options.ignore;
+  if (!options.ignore.empty()) how.recipe.ignore = patterns_to_ignore(options.ignore);
   if (command.count("--bits") > 0) how.bits = options.bits;
   if (command.count("--max-kl") > 0) how.divergence = options.divergence;
   if (!options.size.empty()) how.bytes = parse_size(options.size);
@@ -93,7 +94,7 @@ void run_search(Context& context, const CLI::App& command, const SearchCommandOp
   catch_interrupts();
   SearchResult result;
   {
-    report::Progress progress(stderr, context.progress_mode(), context.err, "search", 0);
+    report::Progress progress(stderr, context.progress_mode(), context.err, "search", 0, report::ProgressUnit::kSteps);
     how.progress = [&](const std::string& module, std::size_t done, std::size_t modules) {
       throw_if_interrupted();
       progress.update(module, done > modules / 2 ? "divergence" : "losses", done, modules);
@@ -142,7 +143,7 @@ void add_search(CLI::App& app, Context& context) {
   command->add_option("--menu", options->menu, "The schemes to choose from (default: ten of 3 to 8 bits)")->option_text("SCHEME ...");
   command->add_option("--method", options->method, "How the weights will be quantized: rtn (default), gptq+clip, ..")
       ->option_text("METHOD");
-  command->add_option("--ignore", options->ignore, "Leave these alone (default: lm_head)")->option_text("PATTERN ...");
+  command->add_option("--ignore", options->ignore, "Leave these alone (default: lm_head); none: nothing")->option_text("PATTERN ...");
   command->add_option("--stats", options->statistics, "What narrow calibrate --second-moments wrote, instead of reading all windows")
       ->option_text("FILE");
   command->add_option("--probe-windows", options->probe_windows, "Windows read for each layer's divergence (default 8)")->option_text("N");

@@ -43,6 +43,10 @@ void run_tokenize(Context& context, const TokenizeOptions& options) {
   context.print(fmt::format("{} bytes are {} tokens ({:.2f} bytes each){}\n", report::count_text(static_cast<std::int64_t>(text.size())),
                             report::count_text(count), count > 0 ? static_cast<double>(text.size()) / static_cast<double>(count) : 0.0,
                             same ? "" : "; decoding gives another text: the tokenizer normalizes it"));
+  if (!options.output.empty())
+    context.print(fmt::format("{}  {} of [{}, {}], {} tokens left out\n",
+                              report::painted(context.out, report::Paint::kGood, options.output), options.tensor, windows, length,
+                              report::count_text(count - windows * length)));
 }
 
 }  // namespace

@@ -11,7 +11,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..errors import Error, InvalidArgument
+from ..errors import CorruptFile, CudaError, Error, InvalidArgument, Unsupported
+
+PLACES = {
+    "input": "an ONNX file; of export, a Hugging Face directory",
+    "output": "the ONNX file to write",
+    "quantized": "the ONNX file that was quantized",
+}
+EXAMPLES = """examples:
+  narrow onnx export model/ model.onnx
+  narrow onnx quantize model.onnx int8.onnx --data one.npz two.npz
+  narrow onnx lint int8.onnx --target tensorrt
+  narrow onnx compare model.onnx int8.onnx --data one.npz --html errors.html
+
+An .npz file is one example: arrays by the names of the graph's inputs (numpy.savez). Exit codes are those of `narrow --help`."""
 
 
 def _read_examples(paths: list[str]) -> Iterator[dict[str, np.ndarray]]:
@@ -82,14 +95,28 @@ def _export(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _exit_code(error: Exception) -> int:
+    """As of the command: 2 wrong usage, 3 a file is not what it claims to be, 4 reading or writing failed, 5 not possible here."""
+    if isinstance(error, CorruptFile):
+        return 3
+    if isinstance(error, (Unsupported, CudaError, ImportError)):
+        return 5
+    return 4 if isinstance(error, OSError) else 2
+
+
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("narrow onnx", description="Quantize ONNX graphs, check them for a runtime, compare them.")
-    commands = parser.add_subparsers(required=True)
+    parser = argparse.ArgumentParser(
+        "narrow onnx",
+        description="Quantize ONNX graphs, check them for a runtime, compare them.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run, text: str, *places: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         for place in places:
-            sub.add_argument(place)
+            sub.add_argument(place, help=PLACES[place])
         sub.add_argument("--json", action="store_true", help="one JSON object")
         sub.set_defaults(run=run)
         return sub
@@ -113,9 +140,10 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         return arguments.run(arguments)
-    except (Error, OSError, ValueError) as error:
-        print(f"narrow onnx: {error}", file=sys.stderr)
-        return 2
+    except (Error, OSError, ValueError, ImportError) as error:
+        known = isinstance(error, OSError) and error.filename is not None
+        print(f"narrow onnx: {f'{error.filename}: {error.strerror}' if known else error}", file=sys.stderr)
+        return _exit_code(error)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ The operators are torch.ops.narrow.*; they compile with fullgraph=True.
 from . import ops  # noqa: F401  (registers the operators)
 from .binary import BinaryConv2d, BinaryLinear, PackedBinaryConv2d, PackedBinaryLinear, binarize, pack_binary_
 from .calibration import calibrate
+from .compare import LayerError, layer_errors
 from .config import LayerScheme, QuantizeConfig
 from .direct import (
     MsfpTensor,
@@ -26,7 +27,7 @@ from .direct import (
 )
 from .fp8 import FP8Linear, FP8Policy, LossScaler, fp8_training_
 from .linear import QuantizedLinear, QuantizedWeight
-from .model import load_checkpoint_, quantize_
+from .model import dequantize_, load_checkpoint_, quantize_
 from .observers import StatisticsObserver
 from .optim import StochasticAdamW, stochastic_round_bf16_
 from .parallel import ColumnParallelLinear, RowParallelLinear
@@ -39,6 +40,7 @@ __all__ = [
     "FP8Linear",
     "FP8Policy",
     "FakeQuantize",
+    "LayerError",
     "LayerScheme",
     "LossScaler",
     "MsfpTensor",
@@ -54,6 +56,7 @@ __all__ = [
     "binarize",
     "calibrate",
     "convert_",
+    "dequantize_",
     "fp32_to_msfp16",
     "fp8_training_",
     "fp8e4m3_matmul",
@@ -61,6 +64,7 @@ __all__ = [
     "fpx_linear",
     "int8_linear_dynamic",
     "int8_linear_static",
+    "layer_errors",
     "load_checkpoint_",
     "msfp16_matmul",
     "msfp_matmul",

@@ -14,7 +14,7 @@ from .._arrays import borrow_torch
 from .._cuda import current_stream, quantize_cuda
 from ..errors import InvalidArgument
 from ..quantization import QuantizedTensor, prepare, quantize
-from .config import replace_module
+from .config import places_of, replace_module
 from .ops import scheme_of
 
 
@@ -169,9 +169,10 @@ class PackedBinaryConv2d(nn.Module):
 
 def pack_binary_(model: nn.Module) -> nn.Module:
     """Turns a model's binary layers into packed ones, in place."""
-    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, (BinaryLinear, BinaryConv2d))]
+    layers = [module for module in model.modules() if isinstance(module, (BinaryLinear, BinaryConv2d))]
     if not layers:
         raise InvalidArgument("pack_binary_: the model has no binary layer")
-    for name, module in layers:
-        replace_module(model, name, module.to_packed())
+    places = places_of(model)
+    for module in layers:
+        replace_module(places, module, module.to_packed())
     return model

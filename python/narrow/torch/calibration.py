@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -24,9 +24,9 @@ def calibrate(
 ) -> CalibrationStatistics:
     """Runs batches through a model and collects what its nn.Linear layers read.
 
-    run(model, batch): how a batch is run; by default model(batch). second_moments: X^T X of every input too, which GPTQ needs. Layers
-    that read the same tensor one after the other share its statistics. `.save(path)` writes the file of `narrow calibrate`. progress: a
-    bar of tqdm or rich, where one is installed.
+    run(model, batch): how a batch is run; by default model(batch), or model(**batch) where a batch is a dict. second_moments: X^T X of
+    every input too, which GPTQ needs. Layers that read the same tensor one after the other share its statistics. `.save(path)` writes the
+    file of `narrow calibrate`. progress: a bar of tqdm or rich, where one is installed.
     """
     names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     if not names:
@@ -39,12 +39,19 @@ def calibrate(
     try:
         with torch.no_grad():
             for batch in with_progress(batches, "calibrate", progress):
-                run(model, batch) if run is not None else model(batch)
+                run_batch(model, batch, run)
                 collector.flush()
     finally:
         for hook in hooks:
             hook.remove()
     return collector.statistics
+
+
+def run_batch(model: nn.Module, batch: Any, run: Callable[[nn.Module, Any], Any] | None = None) -> Any:
+    """A batch through a model as run() says; else a dict by its names, anything else as it is."""
+    if run is not None:
+        return run(model, batch)
+    return model(**batch) if isinstance(batch, Mapping) else model(batch)
 
 
 class _Collector:

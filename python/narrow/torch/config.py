@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,10 +44,18 @@ class LayerScheme:
         return LayerScheme(str(scheme_of(weights)), inputs)
 
 
+@functools.lru_cache(maxsize=None)
+def _expression(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise InvalidArgument(f"pattern '{text}' is no regular expression: {error}") from error
+
+
 def matches(pattern: str, name: str) -> bool:
     """A module's name, the last part of one ("lm_head"), or "re:" and an expression that matches from the start: as in the command."""
     if pattern.startswith("re:"):
-        return re.match(pattern[3:], name) is not None
+        return _expression(pattern[3:]).match(name) is not None
     return name == pattern or name.endswith("." + pattern)
 
 
@@ -132,15 +141,66 @@ class QuantizeConfig:
         return max(float(largest), 1e-30) / form.element.largest, 0
 
 
-def linear_layers(model: nn.Module, config: QuantizeConfig, kind: type = nn.Linear) -> list[tuple[str, nn.Module, LayerScheme]]:
+def rule_pair(rule: Any) -> tuple[str, str | None]:
+    """A rule as config.json has it: {"pattern", "scheme"}, or a list of both."""
+    return (rule["pattern"], rule.get("scheme")) if isinstance(rule, dict) else (rule[0], rule[1])
+
+
+def inputs_of(activations: Mapping[str, Any] | None, name: str) -> str:
+    """The activation scheme of a module's input by the `activations` of a quantization_config; empty: none."""
+    if activations is None:
+        return ""
+    for pattern, scheme in map(rule_pair, activations.get("rules", ())):
+        if matches(pattern, name):
+            return scheme or ""
+    return activations["scheme"]
+
+
+def is_replaceable(module: nn.Module) -> bool:
+    """A Linear layer that is called. nn.MultiheadAttention reads the weight of its own, which has a type of its own for that."""
+    return isinstance(module, nn.Linear) and not isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear)
+
+
+def linear_layers(model: nn.Module, config: QuantizeConfig) -> list[tuple[str, nn.Linear, LayerScheme]]:
     """The layers that the config changes, in the model's order."""
     found = []
     for name, module in model.named_modules():
-        if isinstance(module, kind) and (scheme := config.layer_scheme(name)) is not None:
+        if is_replaceable(module) and (scheme := config.layer_scheme(name)) is not None:
             found.append((name, module, scheme))
     return found
 
 
-def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:
-    parent, _, last = name.rpartition(".")
-    setattr(model.get_submodule(parent), last, module)
+def checked_layers(caller: str, model: nn.Module, config: QuantizeConfig) -> list[tuple[str, nn.Linear, LayerScheme]]:
+    """The same for a caller that must find some. A pattern that no Linear layer matches is warned of: mostly it is misspelt."""
+    names = [name for name, module in model.named_modules() if is_replaceable(module)]
+    some = ", ".join(names[:2] + ["..."] * (len(names) > 3) + names[2:][-1:])
+    layers, known = linear_layers(model, config), set(names)
+    if not names:
+        quantized = any(type(module).__name__ == "QuantizedLinear" for module in model.modules())
+        why = "its Linear layers are quantized already; start from the plain model" if quantized else "it has no nn.Linear"
+        raise InvalidArgument(f"{caller}: nothing to do in this model: {why}")
+    if not layers:
+        raise InvalidArgument(f"{caller}: the config matches none of the model's {len(names)} Linear layers: {some}")
+    for pattern in (*config.rules, *(set(config.ignore) - {"lm_head"})):
+        if pattern not in known and not any(matches(pattern, name) for name in names):
+            shown = re.sub(r"^re:\(\?:(.*)\)\$$", r"\1", pattern)
+            warnings.warn(f"{caller}: '{shown}' matches none of the model's Linear layers: {some}", stacklevel=3)
+    return layers
+
+
+def places_of(model: nn.Module) -> dict[nn.Module, list[tuple[nn.Module, str]]]:
+    """Where each module of a model stands, as parent and name; one that is shared has several places."""
+    places: dict[nn.Module, list[tuple[nn.Module, str]]] = {}
+    for parent in model.modules():
+        for name, child in parent._modules.items():
+            if child is not None:
+                places.setdefault(child, []).append((parent, name))
+    return places
+
+
+def replace_module(places: dict[nn.Module, list[tuple[nn.Module, str]]], old: nn.Module, new: nn.Module) -> None:
+    """Puts a module in every place of another one, which is not held any longer."""
+    if old not in places:
+        raise InvalidArgument(f"the model is itself a {type(old).__name__}, which nothing holds; wrap it first: nn.Sequential(layer)")
+    for parent, name in places.pop(old):
+        setattr(parent, name, new)

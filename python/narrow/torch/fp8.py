@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InvalidArgument
-from .config import matches, replace_module
+from .config import matches, places_of, replace_module
 from .ops import scheme_of
 
 SCALINGS = ("current", "delayed", "block")
@@ -144,14 +144,15 @@ def fp8_training_(model: nn.Module, policy: FP8Policy | None = None) -> nn.Modul
     """The Linear layers of a model that the policy does not leave out train in FP8 from now on, in place."""
     policy = policy or FP8Policy()
     layers = [
-        (name, module, of_layer)
+        (module, of_layer)
         for name, module in model.named_modules()
         if type(module) is nn.Linear and (of_layer := policy.of(name)) is not None
     ]
     if not layers:
         raise InvalidArgument("fp8_training_: the policy leaves no Linear layer of the model")
-    for name, module, of_layer in layers:
-        replace_module(model, name, FP8Linear(module, of_layer))
+    places = places_of(model)
+    for module, of_layer in layers:
+        replace_module(places, module, FP8Linear(module, of_layer))
     return model
 
 

@@ -12,7 +12,7 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from .config import LayerScheme, QuantizeConfig, linear_layers, matches, replace_module
+from .config import LayerScheme, QuantizeConfig, inputs_of, linear_layers, places_of, replace_module, rule_pair
 from .linear import QuantizedLinear
 from .model import quantize_
 
@@ -50,22 +50,13 @@ class NarrowConfig(QuantizationConfigMixin):
         }
         return fields if self.activations is None else {**fields, "activations": self.activations}
 
-    @staticmethod
-    def _pair(rule: Any) -> tuple[str, str | None]:
-        return (rule["pattern"], rule.get("scheme")) if isinstance(rule, dict) else (rule[0], rule[1])
-
     def inputs_of(self, name: str) -> str:
         """The activation scheme of a module's input; empty: none."""
-        if self.activations is None:
-            return ""
-        for pattern, scheme in map(self._pair, self.activations.get("rules", ())):
-            if matches(pattern, name):
-                return scheme or ""
-        return self.activations["scheme"]
+        return inputs_of(self.activations, name)
 
     def layers(self) -> QuantizeConfig:
         targets = [target for target in self.targets if target != "Linear"]
-        rules = dict(map(self._pair, self.rules))
+        rules = dict(map(rule_pair, self.rules))
         if not targets:
             return QuantizeConfig(self.scheme, ignore=tuple(self.ignore), rules=rules)
         return QuantizeConfig(None, ignore=tuple(self.ignore), rules={**rules, **{target: self.scheme for target in targets}})
@@ -85,7 +76,7 @@ class NarrowQuantizer(HfQuantizer):
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> Any:
         if not self.pre_quantized:
             return model
-        config = self.quantization_config
+        config, places = self.quantization_config, places_of(model)
         for name, linear, scheme in linear_layers(model, config.layers()):
             bias = linear.bias is not None
             layer = QuantizedLinear(
@@ -99,7 +90,7 @@ class NarrowQuantizer(HfQuantizer):
             )
             for parameter in layer.parameters():
                 parameter.requires_grad_(False)
-            replace_module(model, name, layer)
+            replace_module(places, linear, layer)
         ignored = set(model._keys_to_ignore_on_load_missing or ())
         model._keys_to_ignore_on_load_missing = ignored | {r".*\.input_scale$", r".*\.input_zero_point$"}
         return model

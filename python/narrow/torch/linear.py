@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from .._arrays import SCALE_NAMES, torch_dtype
 from ..errors import InvalidArgument
@@ -75,6 +76,14 @@ class QuantizedWeight(nn.Module):
 
         return super()._apply(move, recurse)
 
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """A function of torch that takes the weight itself, not the layer, gets its values. nn.TransformerEncoderLayer has one such, and
+        leaves it where it sees this method."""
+        dtype = next((x.dtype for x in (*args, *(kwargs or {}).values()) if isinstance(x, Tensor) and x.is_floating_point()), torch.float32)
+        args, kwargs = tree_map_only(cls, lambda weight: weight.dequantize(dtype), (args, kwargs or {}))
+        return func(*args, **kwargs)
+
     def extra_repr(self) -> str:
         return f"{tuple(self.shape)}, {self.scheme}"
 
@@ -119,17 +128,34 @@ class QuantizedLinear(nn.Module):
         input_scale: tuple[float, int] | None = None,
         quantized: QuantizedTensor | None = None,
     ) -> QuantizedLinear:
-        """An nn.Linear, rounded to nearest, or with a weight that was quantized already."""
+        """An nn.Linear, rounded to nearest, or with a weight that was quantized already. One on the device meta gives one there."""
         made = cls(linear.in_features, linear.out_features, linear.bias is not None, scheme, inputs, device="meta")
+        if quantized is None and linear.weight.is_meta:
+            made.bias = linear.bias
+            return made.train(linear.training)
         q = quantized if quantized is not None else quantize(linear.weight.detach(), scheme)
         made.weight, made.bias = QuantizedWeight.of(q), linear.bias
         device = q.codes.device
         if made.input_scale is not None:
             if input_scale is None:
-                raise InvalidArgument(f"the input is {inputs}, but no calibration gives its scale; pass statistics of the model's inputs")
+                raise InvalidArgument(
+                    f"the input is {inputs}, but no calibration gives its scale; pass QuantizeConfig(..., statistics=) of narrow.torch.calibrate"
+                )
             made.set_input_scale(*input_scale, device=device)
         made.train(linear.training)
         return made
+
+    def to_linear(self, dtype: torch.dtype | None = None) -> nn.Linear:
+        """An nn.Linear with the values of the codes, in the bias's type or fp32; factors on the input go into it, its rounding does not."""
+        dtype = dtype or (torch.float32 if self.bias is None else self.bias.dtype)
+        weight = self.weight.dequantize(torch.float32)
+        if self.input_factor is not None:
+            weight = weight * self.input_factor
+        made = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
+        made.weight = nn.Parameter(weight.to(dtype))
+        if self.bias is not None:
+            made.bias = nn.Parameter(self.bias.detach().to(dtype))
+        return made.train(self.training)
 
     def set_input_scale(self, scale: float, zero_point: int = 0, device: Any = None) -> None:
         """The calibrated scale of a static input."""
@@ -159,6 +185,8 @@ class QuantizedLinear(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.size(-1) != self.in_features:
+            raise InvalidArgument(f"linear: x is {list(x.shape)} and the weight {list(self.weight.shape)}; x must end in {self.in_features}")
         if x.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         # The dictionaries of nn.Module, not its attributes: eight look-ups in Python would cost as much as the call.

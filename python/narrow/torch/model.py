@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
@@ -12,7 +13,7 @@ from .._progress import with_progress
 from ..checkpoints import CalibrationStatistics, Checkpoint, fit_weight
 from ..errors import InvalidArgument
 from ..quantization import quantize
-from .config import LayerScheme, QuantizeConfig, linear_layers, replace_module
+from .config import LayerScheme, QuantizeConfig, checked_layers, inputs_of, places_of, replace_module
 from .factors import awq_factors, smooth_factors
 from .linear import QuantizedLinear, QuantizedWeight
 
@@ -21,20 +22,24 @@ def quantize_(model: nn.Module, config: Any) -> nn.Module:
     """Quantizes a model's Linear layers in place, and gives it back.
 
     config: a scheme ("fp6_e3m2"), a preset ("W8A8", "FP8_DYNAMIC"), a dict of regular expressions over module names -> scheme, or a
-    QuantizeConfig. `lm_head` stays as it is unless a config says otherwise.
+    QuantizeConfig. `lm_head` stays as it is unless a config says otherwise, and so does what nn.MultiheadAttention holds. A model on the
+    device meta gets layers there, to be filled by load_state_dict(state, assign=True).
     """
     how = QuantizeConfig.of(config)
-    layers = linear_layers(model, how)
-    if not layers:
-        raise InvalidArgument("quantize_: no Linear layer of the model matches the config")
+    layers = checked_layers("quantize_", model, how)
     statistics = how.statistics
     if how.method != "rtn" and not isinstance(statistics, CalibrationStatistics):
         raise InvalidArgument(
             f"quantize_: the method {how.method} needs statistics of the layers' inputs; collect them with narrow.torch.calibrate"
         )
+    if how.method != "rtn" and any(module.weight.is_meta for _, module, _ in layers):
+        raise InvalidArgument(f"quantize_: the method {how.method} reads weights; on the device meta there are none")
+    places = places_of(model)
     with torch.no_grad():
         factors = _channel_factors(layers, how) if how.scaling else {}
-        for name, module, scheme in with_progress(layers, "quantize", how.progress):
+        for index in with_progress(range(len(layers)), "quantize", how.progress):
+            name, module, scheme = layers[index]
+            layers[index] = None  # so that its weight goes before the next one is made
             s = factors.get(name)
             weight = module.weight.detach() if s is None else module.weight.detach().float() * s
             fitted = None
@@ -48,7 +53,22 @@ def quantize_(model: nn.Module, config: Any) -> nn.Module:
             layer = QuantizedLinear.from_linear(module, scheme.weights, scheme.inputs, how.input_scale(name, scheme.inputs, s), fitted)
             if s is not None:
                 layer.input_factor = 1.0 / s
-            replace_module(model, name, layer.to(module.weight.device))
+            replace_module(places, module, layer.to(module.weight.device))
+    return model
+
+
+def dequantize_(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
+    """The reverse, in place: every QuantizedLinear becomes an nn.Linear with the values of its codes, for tools that know no other.
+
+    dtype: of the weights, the bias's own or fp32 by default. Inputs are not rounded any longer.
+    """
+    layers = [module for module in model.modules() if isinstance(module, QuantizedLinear)]
+    if not layers:
+        raise InvalidArgument("dequantize_: the model has no QuantizedLinear")
+    places = places_of(model)
+    with torch.no_grad():
+        for module in layers:
+            replace_module(places, module, module.to_linear(dtype))
     return model
 
 
@@ -79,24 +99,39 @@ def _channel_factors(layers: list[tuple[str, nn.Module, LayerScheme]], how: Quan
     return factors
 
 
+def _linear_at(model: nn.Module, name: str) -> nn.Linear:
+    try:
+        found = model.get_submodule(name)
+    except AttributeError as error:
+        raise InvalidArgument(f"load_checkpoint_: the checkpoint has {name}, which the model has not") from error
+    if not isinstance(found, nn.Linear):
+        raise InvalidArgument(f"load_checkpoint_: the checkpoint quantizes {name}, which is a {type(found).__name__} in the model, not a Linear")
+    return found
+
+
 def load_checkpoint_(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     """Loads a checkpoint that narrow quantized into a model of the same names: its quantized weights become QuantizedLinear layers, in
-    place."""
+    place, whose inputs are rounded as its config.json says."""
     checkpoint = Checkpoint(path, framework="torch")
-    state = {}
+    activations = json.loads(checkpoint.config or "{}").get("quantization_config", {}).get("activations")
+    state, places = {}, places_of(model)
     for name in checkpoint.names():
         if checkpoint.scheme(name) is None:
             state[name] = checkpoint.read(name)
             continue
         module = name.removesuffix(".weight")
-        linear = model.get_submodule(module)
-        layer = QuantizedLinear(
-            linear.in_features, linear.out_features, linear.bias is not None, str(checkpoint.scheme(name)), device="meta"
-        )
-        layer.weight, layer.bias = QuantizedWeight.of(checkpoint.read_quantized(name)), linear.bias
-        replace_module(model, module, layer)
+        linear, q = _linear_at(model, module), checkpoint.read_quantized(name)
+        if q.shape != (linear.out_features, linear.in_features):
+            raise InvalidArgument(f"load_checkpoint_: {name} is {list(q.shape)} in the checkpoint and {list(linear.weight.shape)} in the model")
+        inputs = inputs_of(activations, module)
+        layer = QuantizedLinear(linear.in_features, linear.out_features, linear.bias is not None, str(q.scheme), inputs, device="meta")
+        layer.weight, layer.bias = QuantizedWeight.of(q), linear.bias
+        if layer.input_scale is not None:
+            found = activations["scales"][module]
+            layer.set_input_scale(found["scale"], found.get("zero_point", 0), device="cpu")
+        replace_module(places, linear, layer)
     missing, unexpected = model.load_state_dict(state, strict=False)
-    lost = [name for name in missing if ".weight." not in name]
+    lost = [name for name in missing if ".weight." not in name and not name.endswith((".input_scale", ".input_zero_point"))]
     if unexpected or lost:
         raise InvalidArgument(f"load_checkpoint_: the model and the checkpoint differ in {', '.join([*unexpected, *lost][:4])}")
     return model

@@ -14,7 +14,7 @@ from torch.ao.quantization import FakeQuantizeBase
 
 from ..errors import InvalidArgument
 from ..quantization import quantize
-from .config import QuantizeConfig, linear_layers, replace_module
+from .config import QuantizeConfig, checked_layers, places_of, replace_module
 from .linear import QuantizedLinear
 from .ops import rounded_zero_points, scheme_of, split_inputs
 
@@ -145,20 +145,19 @@ def prepare_qat_(model: nn.Module, config: Any, learned: bool = False) -> nn.Mod
     A static input always learns its scale, which starts at the first batch's. Call it before the optimizer collects parameters; inputs
     that are static get theirs with the first forward pass.
     """
-    layers = linear_layers(model, QuantizeConfig.of(config))
-    if not layers:
-        raise InvalidArgument("prepare_qat_: no Linear layer of the model matches the config")
-    for name, module, scheme in layers:
-        replace_module(model, name, QATLinear(module, scheme.weights, scheme.inputs, learned))
+    places = places_of(model)
+    for _, module, scheme in checked_layers("prepare_qat_", model, QuantizeConfig.of(config)):
+        replace_module(places, module, QATLinear(module, scheme.weights, scheme.inputs, learned))
     return model
 
 
 def convert_(model: nn.Module) -> nn.Module:
     """Turns the layers of prepare_qat_ into QuantizedLinear, in place."""
-    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, QATLinear)]
+    layers = [module for module in model.modules() if isinstance(module, QATLinear)]
     if not layers:
         raise InvalidArgument("convert_: the model has no layer of prepare_qat_")
+    places = places_of(model)
     with torch.no_grad():
-        for name, module in layers:
-            replace_module(model, name, module.to_quantized())
+        for module in layers:
+            replace_module(places, module, module.to_quantized())
     return model
