@@ -167,7 +167,7 @@ class Random(random.Random):
 
 
 class Pool:
-    """What is mutated: seeds and finds one half of the time, the other half what came from them and could be read."""
+    """What is mutated: seeds and finds, and at most a third of the time what came from them and could be read."""
 
     def __init__(self, pick: random.Random):
         self.pick, self.seeds, self.others = pick, [], []
@@ -183,7 +183,8 @@ class Pool:
             self.others[self.pick.randrange(4096)] = Seed(data)
 
     def choose(self) -> Seed:
-        return self.pick.choice(self.others if self.others and self.pick.random() < 0.5 else self.seeds)
+        share = min(1 / 3, len(self.others) / (len(self.seeds) + len(self.others)))
+        return self.pick.choice(self.others if self.pick.random() < share else self.seeds)
 
 
 class Mutator:
@@ -478,7 +479,7 @@ class Search:
 
     def _run(self, data: bytes, is_seed: bool = False) -> None:
         arguments, target = self.arguments, self.target
-        before = len(self.lines.seen), target.read, target.quantized
+        reached, read = len(self.lines.seen), target.read
         self.last.put(data)
         with self.lines:
             why = target.run(data)
@@ -489,11 +490,11 @@ class Search:
                 file = arguments.crashes / f"crash-{hashlib.sha256(data).hexdigest()[:16]}.onnx"
                 file.write_bytes(data)
                 print(f"{file}: {why}", flush=True)
-        elif is_seed or len(self.lines.seen) > before[0]:
+        elif is_seed or len(self.lines.seen) > reached:
             self.pool.add(data)
             if arguments.keep and not is_seed:
                 (arguments.keep / f"{hashlib.sha256(data).hexdigest()[:16]}.onnx").write_bytes(data)
-        elif target.read > before[1] and len(data) < 2048 and self.random.random() < (1 / 64 if target.quantized > before[2] else 1 / 256):
+        elif target.read > read and len(data) < 2048 and self.random.random() < 1 / 128:
             self.pool.add_other(data)  # some mutations of mutations
 
     def __str__(self) -> str:
