@@ -3,8 +3,9 @@
 onnx_fuzz.py (--seconds S | --runs N) [--start SEED] [--keep FOLDER] [--coverage] [--every SECONDS] [FILE ...]
 
 Mutates models where their structure is: a number, a text, a list, a message of any depth. Inputs that reach new lines of the reader become
-seeds; --keep stores them. One that breaks the rule is left as crash-*, and the exit code is 1; one that ends the process or takes a minute
-is left as last-START. FILEs alone are run once each. The inputs follow from the start, the seeds and the number of runs alone.
+seeds; --keep stores them. One that breaks the rule is left as crash-*, and the exit code is 1; one that ends the process, or is still
+running after minutes or when it is interrupted, is left as last-START. FILEs alone are run once each. The inputs follow from the start,
+the seeds and the number of runs alone.
 
 A file is the input's own memory, and is written where constants lie in a file beside it, and one time of 256. onnx takes 10 ms to convert
 an opset below 13, fifty times as long as for all else: of such models one in 64 is kept.
@@ -27,6 +28,7 @@ import sys
 import tempfile
 import time
 import types
+import warnings
 from collections.abc import Iterator, Sequence
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything is imported that counts cores
@@ -413,13 +415,14 @@ class Target:
         (place / "weights.bin").write_bytes(bytes(48))
         self.path = place / "model.onnx"
         self.count = self.read = self.quantized = 0
+        self.begin = time.perf_counter()  #: of the last input
 
     def run(self, data: bytes) -> str | None:
         """What an input breaks, or None."""
         self.count += 1
-        begin = time.perf_counter()
+        self.begin = time.perf_counter()
         broken = self._run(data)
-        if broken is None and time.perf_counter() - begin > SLOWEST:  # or another process was in the way
+        if broken is None and time.perf_counter() - self.begin > SLOWEST:  # or another process was in the way
             begin = time.process_time()
             broken = self._run(data)
             if time.process_time() - begin > SLOWEST:
@@ -461,14 +464,13 @@ class Search:
 
     def go_on(self) -> None:
         arguments, target = self.arguments, self.target
-        initial = [model.SerializeToString() for model in seeds()]
-        if arguments.keep:
-            initial += [file.read_bytes()[:LONGEST] for file in sorted(arguments.keep.glob("*.onnx"))]
-        for data in initial:
-            self._run(data, is_seed=True)
+        for model in seeds():
+            self._run(model.SerializeToString(), is_seed=True)
+        for file in sorted(arguments.keep.glob("*.onnx")) if arguments.keep else []:
+            self._run(file.read_bytes()[:LONGEST])
         told = self.begin
         while target.count < arguments.runs and (now := time.monotonic()) - self.begin < arguments.seconds:
-            faulthandler.dump_traceback_later(60, exit=True)
+            faulthandler.dump_traceback_later(300, exit=True)
             for _ in range(min(1024, int(min(arguments.runs, 1e18)) - target.count)):
                 while (data := self.mutate(self.pool.choose(), self.pool.choose())) is None:
                     pass
@@ -516,7 +518,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--runs", type=float, default=float("inf"))
     parser.add_argument("--start", type=int, default=1)
-    parser.add_argument("--keep", type=pathlib.Path, default=None, help="seeds are read from there too")
+    parser.add_argument("--keep", type=pathlib.Path, default=None, help="where finds are stored, and read from first")
     parser.add_argument("--crashes", type=pathlib.Path, default=pathlib.Path("."))
     parser.add_argument("--coverage", action="store_true", help="the share of the reader's lines that were reached")
     parser.add_argument("--every", type=float, default=float("inf"), metavar="SECONDS", help="says how far it is")
@@ -529,14 +531,18 @@ def main() -> int:
             print(*(f"{file}: {why}" for file, why in broken), sep="\n")
             return 1 if broken else 0
         search, code = Search(arguments, pathlib.Path(place)), 0
+        warnings.simplefilter("error")  # what numpy would say on the way is none of a user's business
         signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what runs in the background without it
         try:
             search.go_on()
         except KeyboardInterrupt:
             code = 130
         faulthandler.cancel_dump_traceback_later()
-        search.last.path.unlink()
         print(search, flush=True)
+        if (seconds := time.perf_counter() - search.target.begin) > 10 * SLOWEST:
+            print(f"{search.last.path}: still running after {seconds:.0f} s")
+            return 1
+        search.last.path.unlink()
         if arguments.coverage:
             print(*search.coverage(), sep="\n")
     return 1 if search.crashes else code

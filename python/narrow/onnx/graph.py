@@ -157,14 +157,14 @@ class Graph:
         return list(self._consumers.get(name, ()))
 
     def constant(self, name: str) -> np.ndarray | None:
-        """The value of an initializer or of a Constant node; None for everything else, texts among it."""
+        """The value of an initializer or of a Constant node; None for everything else, texts and complex numbers among it."""
         if name in self._arrays:
             return self._arrays[name]
         node = self.producer(name)
         tensor = self.initializers.get(name)
         if tensor is None and node is not None and node.op_type == "Constant":
             tensor = attribute(node, "value")
-        if tensor is None or tensor.data_type == TensorProto.STRING:
+        if tensor is None or tensor.data_type in (TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128):
             return None
         try:
             self._arrays[name] = numpy_helper.to_array(tensor)

@@ -95,11 +95,12 @@ class LintedGraph(Graph):
 
 def findings(graph: LintedGraph, target: str) -> list[Finding]:
     order = {id(node): index for index, node in enumerate(graph.nodes)}
-    found = [
-        (order[id(node)], Finding(rule.__name__.removeprefix("_").replace("_", "-"), severity, node.name or node.output[0], message))
-        for rule in RULES[target]
-        for node, severity, message in rule(graph)
-    ]
+    with np.errstate(over="ignore"):  # a scale beyond float32 is infinite, which is a finding
+        found = [
+            (order[id(node)], Finding(rule.__name__.removeprefix("_").replace("_", "-"), severity, node.name or node.output[0], message))
+            for rule in RULES[target]
+            for node, severity, message in rule(graph)
+        ]
     return [finding for _, finding in sorted(found, key=lambda entry: (entry[0], entry[1].rule))]
 
 
