@@ -31,8 +31,6 @@ import types
 import warnings
 from collections.abc import Iterator, Sequence
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything is imported that counts cores
-
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError, Message

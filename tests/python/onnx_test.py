@@ -520,9 +520,7 @@ def test_linter_rule(target, rule, make, break_it):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(
-    ("value", "rule"), [(np.float64(1e300), "scale-is-positive"), (np.complex64(1.0), "scale-is-constant")], ids=["beyond_float32", "complex"]
-)
+@pytest.mark.parametrize(("value", "rule"), [(np.float64(1e300), "scale-is-positive"), (np.complex64(1.0), "scale-is-constant")])
 def test_a_scale_that_float32_has_not_is_a_finding(value, rule):
     model = sound()
     put(model, "xs", value)
