@@ -456,26 +456,34 @@ class Search:
 
     def __init__(self, arguments: argparse.Namespace, place: pathlib.Path):
         self.arguments, self.random, self.lines, self.target = arguments, Random(arguments.start), Lines(), Target(place)
-        self.pool, self.mutate, self.crashes = Pool(self.random), Mutator(self.random), {}
+        self.pool, self.mutate, self.crashes, self.known = Pool(self.random), Mutator(self.random), {}, set()
         self.last = Last(arguments.crashes / f"last-{arguments.start}")
         self.begin = time.monotonic()
 
     def go_on(self) -> None:
         arguments, target = self.arguments, self.target
         for model in seeds():
-            self._run(model.SerializeToString(), is_seed=True)
+            self.known.add(hash(data := model.SerializeToString()))
+            self._run(data, is_seed=True)
         for file in sorted(arguments.keep.glob("*.onnx")) if arguments.keep else []:
             self._run(file.read_bytes()[:LONGEST])
         told = self.begin
         while target.count < arguments.runs and (now := time.monotonic()) - self.begin < arguments.seconds:
             faulthandler.dump_traceback_later(300, exit=True)
             for _ in range(min(1024, int(min(arguments.runs, 1e18)) - target.count)):
-                while (data := self.mutate(self.pool.choose(), self.pool.choose())) is None:
-                    pass
-                self._run(data)
+                self._run(self._next())
             if now - told >= arguments.every:
                 told = now
                 print(self, flush=True)
+
+    def _next(self) -> bytes:
+        """An input that is none of the last half a million."""
+        while (data := self.mutate(self.pool.choose(), self.pool.choose())) is None or hash(data) in self.known:
+            pass
+        if len(self.known) == 2**19:
+            self.known.clear()
+        self.known.add(hash(data))
+        return data
 
     def _run(self, data: bytes, is_seed: bool = False) -> None:
         arguments, target = self.arguments, self.target
