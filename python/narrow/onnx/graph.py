@@ -242,8 +242,9 @@ class Graph:
         constant_inputs = {value.name for value in self.model.graph.input} & set(self.initializers)
         for value in [value for value in self.model.graph.input if value.name in constant_inputs and value.name not in used]:
             self.model.graph.input.remove(value)
+        opset = self.opset
         for least, ir_version in _IR_VERSIONS:
-            if self.opset >= least:
+            if opset >= least:
                 self.model.ir_version = max(self.model.ir_version, ir_version)
         del self.model.graph.value_info[:]  # shapes are inferred anew where they are needed
         return self.model

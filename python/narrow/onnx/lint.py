@@ -276,14 +276,15 @@ def _scale_has_the_inputs_type(graph: LintedGraph) -> _Found:
 
 
 def _opset_has_the_type(graph: LintedGraph) -> _Found:
+    opset = graph.opset
     for pair in graph.pairs:
         least = {"float8_e4m3fn": 19, "float8_e5m2": 19, "int4": 21, "uint4": 21, "int16": 21, "uint16": 21, "float4_e2m1fn": 23}.get(
             pair.type, 10
         )
         if attribute(pair.node, "block_size", 0):
             least = max(least, 21)
-        if graph.opset < least:
-            yield pair.node, ERROR, f"{pair.type} codes need opset {least}, the model has {graph.opset}"
+        if opset < least:
+            yield pair.node, ERROR, f"{pair.type} codes need opset {least}, the model has {opset}"
 
 
 def _zero_point_has_its_scales_shape(graph: LintedGraph) -> _Found:
