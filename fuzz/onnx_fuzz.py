@@ -380,8 +380,10 @@ class File(os.PathLike):
         self.path, self.data = str(path), data
 
     def __fspath__(self) -> str:
-        with open(self.path, "wb", buffering=0) as file:
-            file.write(self.data)
+        if self.data is not None:
+            with open(self.path, "wb", buffering=0) as file:
+                file.write(self.data)
+            self.data = None
         return self.path
 
     def __str__(self) -> str:
