@@ -138,7 +138,7 @@ def seeds() -> list[onnx.ModelProto]:
 
 
 class Seed:
-    """An input with what mutations of it look up: the places of its messages, and the messages themselves by their type."""
+    """An input with what mutations of it look up: the names of its tensors, the places of its messages, and the messages by their type."""
 
     def __init__(self, data: bytes):
         self.data = data
@@ -149,6 +149,8 @@ class Seed:
             self.model, self.places, self.messages = None, [], {}
             return
         self.is_old = _is_old(self.model)
+        graph = self.model.graph
+        self.names = sorted({tensor.name for tensor in graph.initializer}.union(*((*node.input, *node.output) for node in graph.node)))
         self.places: list[tuple] = []
         self.messages: dict[str, list[Message]] = {}
         for place, message in _messages(self.model):
@@ -207,6 +209,7 @@ class Mutator:
             return None if seed.is_old and pick.random() >= 1 / 64 else self._bytes(seed.data)
         model = onnx.ModelProto.FromString(seed.data)
         self.added: list[Message] = []  # by the changes of this input
+        self.names = seed.names
         for _ in range(pick.choice((1, 1, 1, 2, 3))):
             self._change(model, seed.places, donor.messages)
         if _is_old(model) and pick.random() >= 1 / 64:
@@ -297,7 +300,8 @@ class Mutator:
         if field.type == field.TYPE_BYTES:
             return self._bytes(old or b"")
         if field.cpp_type == field.CPPTYPE_STRING:
-            return pick.choice(TEXTS)
+            is_name = field.name in ("input", "output", "name") and self.names
+            return pick.choice(self.names if is_name and pick.random() < 0.75 else TEXTS)
         number = pick.choice(NUMBERS) if pick.random() < 0.7 or not isinstance(old, int) else old + pick.choice((-1, 1))
         return -number if pick.random() < 0.1 else number
 
