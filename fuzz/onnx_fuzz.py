@@ -150,7 +150,8 @@ class Seed:
             return
         self.is_old = _is_old(self.model)
         graph = self.model.graph
-        self.names = sorted({tensor.name for tensor in graph.initializer}.union(*((*node.input, *node.output) for node in graph.node)))
+        made = (name for node in graph.node for name in (*node.input, *node.output))
+        self.names = list(dict.fromkeys((*(tensor.name for tensor in graph.initializer), *made)))
         self.places: list[tuple] = []
         self.messages: dict[str, list[Message]] = {}
         for place, message in _messages(self.model):

@@ -54,6 +54,7 @@ def parse(data: bytes, path: str | os.PathLike[str]) -> onnx.ModelProto:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of onnx, about keys in the file that it does not know
                 onnx.load_external_data_for_model(read, os.path.dirname(path))
+        _check_names(read.graph)
         _check_sizes(read)
         _check_nodes(read)
         onnx.checker.check_model(path if has_others else data)  # with other files it may be of more than 2 GB, too much to check in memory
@@ -73,6 +74,18 @@ def _check_locations(model: onnx.ModelProto) -> None:
     for tensor in model.graph.initializer:
         if any("\0" in entry.value for entry in tensor.external_data):
             raise ValueError(f"the place of {tensor.name!r} has a NUL in it")
+
+
+def _check_names(graph: onnx.GraphProto) -> None:
+    """Texts: protobuf gives bytes for what is no UTF-8."""
+    names = [found.name for found in (*graph.initializer, *graph.input, *graph.output)]
+    for node in graph.node:
+        names += (node.op_type, node.name, *node.input, *node.output)
+        names += [found.name for found in node.attribute]
+    try:
+        "".join(names)
+    except TypeError:
+        raise ValueError("one of its names is not UTF-8") from None
 
 
 @functools.lru_cache
