@@ -130,11 +130,18 @@ def borrow_bytes(x: Any) -> _core.Array:
     return _core.Array.bytes_at(x.data_ptr(), x.nbytes, x.device.index if x.is_cuda else -1, x)
 
 
+@functools.lru_cache(maxsize=None)
+def _names_of_numpy(dtype: Any) -> tuple[str, str | None]:
+    """narrow's name of a dtype, and the dtype that the library is handed instead where numpy's own are none of these bits."""
+    name = dtype_name(dtype)
+    if dtype.kind == "V" or dtype.name == "bfloat16" or dtype.name.startswith("float8"):
+        return name, "uint16" if dtype.itemsize == 2 else "uint8"
+    return name, None
+
+
 def _borrow_numpy(x: Any) -> _core.Array:
-    name = dtype_name(x.dtype)
-    if x.dtype.kind == "V" or x.dtype.name in ("bfloat16",) or x.dtype.name.startswith("float8"):
-        return _core.Array(x.view("uint16" if x.dtype.itemsize == 2 else "uint8"), name)
-    return _core.Array(x, name)
+    name, handed = _names_of_numpy(x.dtype)
+    return _core.Array(x if handed is None else x.view(handed), name)
 
 
 def _check_memory(x: Any) -> None:

@@ -96,6 +96,8 @@ def cases():
     yield "foreign_operator_without_outputs", foreign(["x", "w", "w"], outputs=[], bits=4)
     yield "foreign_number_is_text", foreign(["x", "w", "w"], bits="four")
     yield "control_characters", model(nodes=[helper.make_node("\x1b[31mred\n", ["x", "w"], ["y"])])
+    named = model(nodes=[helper.make_node("MatMul", ["x", "w"], ["y"], name="NAME")]).SerializeToString()
+    yield "name_is_no_text", named.replace(b"NAME", b"N\xffME")
     yield "tensor_too_short", tensor(raw_data=bytes(47))
     yield "tensor_too_long", tensor(raw_data=bytes(49))
     yield "tensor_type_unknown", tensor(data_type=99)

@@ -163,6 +163,16 @@ def test_residual_and_concat_get_the_scales_that_tensorrt_wants():
     assert len({graph.producer(name).input[1] for name in nodes["join"].input}) == 1
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("part", "gm")
+def test_a_batch_norm_whose_product_is_beyond_float32_stays(part):
+    model = residual_model()
+    put(model, f"first.{part}", np.full(8, 3e38, np.float32))
+    quantized = narrow.onnx.quantize(model, QuantizeConfig(activations=None))
+    assert count(quantized, "BatchNormalization") == 1
+    assert all(np.isfinite(numpy_helper.to_array(tensor).astype(np.float32)).all() for tensor in quantized.graph.initializer)
+
+
 def test_refuses_in_one_sentence():
     model = linear_model()
     for config, word in [
@@ -507,6 +517,16 @@ def test_linter_rule(target, rule, make, break_it):
     break_it(model)
     findings = [finding for finding in narrow.onnx.lint(model, target) if finding.rule == rule]
     assert findings and all(finding.node and "\n" not in finding.message for finding in findings)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("value", "rule"), [(np.float64(1e300), "scale-is-positive"), (np.complex64(1.0), "scale-is-constant")])
+def test_a_scale_that_float32_has_not_is_a_finding(value, rule):
+    model = sound()
+    put(model, "xs", value)
+    before = model.SerializeToString()
+    assert rule in [finding.rule for finding in narrow.onnx.lint(model, "tensorrt")]
+    assert model.SerializeToString() == before
 
 
 def test_every_rule_is_broken_once():

@@ -51,11 +51,14 @@ def fold_batch_norms(graph: Graph) -> int:
         vectors = (gamma, beta, mean, variance, *([] if bias is None else [bias]))
         if weight.ndim < 3 or any(part.shape != weight.shape[:1] for part in vectors) or not np.all(variance > 0):
             continue  # the runtime's to refuse
-        factor = gamma / np.sqrt(variance)
-        new_weight = (weight.astype(np.float64) * factor.reshape(-1, *[1] * (weight.ndim - 1))).astype(weight.dtype)
-        new_bias = ((0.0 if bias is None else bias.astype(np.float64)) - mean) * factor + beta
+        with np.errstate(all="ignore"):
+            factor = gamma / np.sqrt(variance)
+            new_weight = (weight.astype(np.float64) * factor.reshape(-1, *[1] * (weight.ndim - 1))).astype(weight.dtype)
+            new_bias = (((0.0 if bias is None else bias.astype(np.float64)) - mean) * factor + beta).astype(weight.dtype)
+        if not all(np.isfinite(part.astype(np.float64)).all() for part in (new_weight, new_bias)):
+            continue  # beyond the weight's type, which the two nodes apart need not be
         graph.replace_input(conv, 1, graph.add_initializer(f"{conv.input[1]}_folded", new_weight))
-        name = graph.add_initializer(f"{conv.output[0]}_bias", new_bias.astype(weight.dtype))
+        name = graph.add_initializer(f"{conv.output[0]}_bias", new_bias)
         if bias is None:
             conv.input.append(name)
         else:

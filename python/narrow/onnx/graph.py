@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import stat
@@ -36,14 +37,27 @@ def load(model: onnx.ModelProto | str | os.PathLike[str]) -> onnx.ModelProto:
     if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
         raise InvalidArgument(f"{path} is no file")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of onnx, about keys in the file that it does not know
-            read = onnx.load(path, load_external_data=False)
+        with open(path, "rb") as file:
+            data = file.read()
+    except (OSError, MemoryError) as error:
+        raise InvalidArgument(f"{path} is no ONNX model that can be read: {one_line(error)}") from None
+    return parse(data, path)
+
+
+def parse(data: bytes, path: str | os.PathLike[str]) -> onnx.ModelProto:
+    """The model of a file's bytes. The file itself is looked at again only where constants lie in others beside it."""
+    try:
+        read = onnx.load_model_from_string(data)
+        has_others = b"location" in data  # the key without which nothing lies elsewhere
+        if has_others:
             _check_locations(read)
-            onnx.load_external_data_for_model(read, os.path.dirname(path))
-            _check_sizes(read)
-            _check_nodes(read)
-            onnx.checker.check_model(path)  # by its path: a graph of more than 2 GB cannot be checked in memory
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of onnx, about keys in the file that it does not know
+                onnx.load_external_data_for_model(read, os.path.dirname(path))
+        _check_names(read.graph)
+        _check_sizes(read)
+        _check_nodes(read)
+        onnx.checker.check_model(path if has_others else data)  # with other files it may be of more than 2 GB, too much to check in memory
     except Exception as error:  # protobuf has no common base class for what it throws
         raise InvalidArgument(f"{path} is no ONNX model that can be read: {one_line(error)}") from None
     if not read.graph.node:
@@ -62,16 +76,36 @@ def _check_locations(model: onnx.ModelProto) -> None:
             raise ValueError(f"the place of {tensor.name!r} has a NUL in it")
 
 
+def _check_names(graph: onnx.GraphProto) -> None:
+    """Texts: protobuf gives bytes for what is no UTF-8."""
+    names = [found.name for found in (*graph.initializer, *graph.input, *graph.output)]
+    for node in graph.node:
+        names += (node.op_type, node.name, *node.input, *node.output)
+        names += [found.name for found in node.attribute]
+    try:
+        "".join(names)
+    except TypeError:
+        raise ValueError("one of its names is not UTF-8") from None
+
+
+@functools.lru_cache
+def _bits_of(data_type: int) -> int | None:
+    if data_type in (TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1):
+        return 4
+    try:
+        return 8 * helper.tensor_dtype_to_np_dtype(data_type).itemsize
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 def _check_sizes(model: onnx.ModelProto) -> None:
     """Every constant has a known type, and the bytes that its shape takes."""
-    bits = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.FLOAT4E2M1: 4}
     for tensor in model.graph.initializer:
         if not tensor.HasField("raw_data"):
             continue
-        try:
-            width = bits.get(tensor.data_type) or 8 * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-        except (KeyError, TypeError, ValueError):
-            raise ValueError(f"{tensor.name!r} has the unknown type {tensor.data_type}") from None
+        width = _bits_of(tensor.data_type)
+        if width is None:
+            raise ValueError(f"{tensor.name!r} has the unknown type {tensor.data_type}")
         expected = (math.prod(tensor.dims) * width + 7) // 8
         if len(tensor.raw_data) != expected:
             raise ValueError(f"{tensor.name!r} has {len(tensor.raw_data)} bytes, and its shape {list(tensor.dims)} takes {expected}")
@@ -92,7 +126,8 @@ def _check_nodes(model: onnx.ModelProto) -> None:
 def one_line(error: Exception) -> str:
     """The first sentence of another library, without what it quotes from the file in control characters."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return "".join(c if c.isprintable() else "?" for c in lines[0])[:200]
+    line = lines[0][:200]
+    return line if line.isprintable() else "".join(c if c.isprintable() else "?" for c in line)
 
 
 def attribute(node: NodeProto, name: str, otherwise: Any = None) -> Any:
@@ -109,9 +144,8 @@ class Graph:
         self.model = model
         self.nodes: list[NodeProto] = list(model.graph.node)
         self.initializers: dict[str, TensorProto] = {tensor.name: tensor for tensor in model.graph.initializer}
-        self._names = {name for node in self.nodes for name in (*node.input, *node.output, node.name)}
-        self._names |= set(self.initializers) | {value.name for value in (*model.graph.input, *model.graph.output)}
         self._arrays: dict[str, np.ndarray] = {}
+        self._taken: set[str] | None = None  # names, as soon as a new one is asked for
         self._index()
 
     def _index(self) -> None:
@@ -136,14 +170,14 @@ class Graph:
         return list(self._consumers.get(name, ()))
 
     def constant(self, name: str) -> np.ndarray | None:
-        """The value of an initializer or of a Constant node; None for everything else, texts among it."""
+        """The value of an initializer or of a Constant node; None for everything else, texts and complex numbers among it."""
         if name in self._arrays:
             return self._arrays[name]
         node = self.producer(name)
         tensor = self.initializers.get(name)
         if tensor is None and node is not None and node.op_type == "Constant":
             tensor = attribute(node, "value")
-        if tensor is None or tensor.data_type == TensorProto.STRING:
+        if tensor is None or tensor.data_type in (TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128):
             return None
         try:
             self._arrays[name] = numpy_helper.to_array(tensor)
@@ -153,11 +187,14 @@ class Graph:
 
     def fresh(self, name: str) -> str:
         """This name, or one like it that is not taken yet."""
+        if self._taken is None:
+            self._taken = {taken for node in self.nodes for taken in (*node.input, *node.output, node.name)}
+            self._taken |= set(self.initializers) | {value.name for value in (*self.model.graph.input, *self.model.graph.output)}
         candidate, count = name, 0
-        while candidate in self._names:
+        while candidate in self._taken:
             count += 1
             candidate = f"{name}_{count}"
-        self._names.add(candidate)
+        self._taken.add(candidate)
         return candidate
 
     def add_initializer(self, name: str, array: np.ndarray) -> str:
@@ -186,7 +223,7 @@ class Graph:
         node.input[index] = name
         if old not in node.input:
             self._consumers[old] = [other for other in self._consumers[old] if other is not node]
-        if node not in self._consumers[name]:
+        if not any(other is node for other in self._consumers[name]):
             self._consumers[name].append(node)
 
     def require_opset(self, version: int) -> None:
@@ -218,8 +255,9 @@ class Graph:
         constant_inputs = {value.name for value in self.model.graph.input} & set(self.initializers)
         for value in [value for value in self.model.graph.input if value.name in constant_inputs and value.name not in used]:
             self.model.graph.input.remove(value)
+        opset = self.opset
         for least, ir_version in _IR_VERSIONS:
-            if self.opset >= least:
+            if opset >= least:
                 self.model.ir_version = max(self.model.ir_version, ir_version)
         del self.model.graph.value_info[:]  # shapes are inferred anew where they are needed
         return self.model

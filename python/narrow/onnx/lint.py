@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterator
 
@@ -58,41 +59,49 @@ def lint(model: onnx.ModelProto | str | os.PathLike[str], target: str = "tensorr
     """Every Q/DQ that would not fuse or would be refused by "tensorrt" or "ort", in the order of the nodes."""
     if target not in RULES:
         raise InvalidArgument(f"{target!r} is no target; there are {' and '.join(RULES)}")
-    graph = Graph(load(model))
-    order = {id(node): index for index, node in enumerate(graph.nodes)}
-    findings = [
-        (order[id(node)], Finding(rule.__name__.removeprefix("_").replace("_", "-"), severity, node.name or node.output[0], message))
-        for rule in RULES[target]
-        for node, severity, message in rule(graph)
-    ]
-    return [finding for _, finding in sorted(findings, key=lambda entry: (entry[0], entry[1].rule))]
+    return findings(LintedGraph(model if isinstance(model, onnx.ModelProto) else load(model)), target)  # unchanged, so no copy
 
 
 _Found = Iterator[tuple[NodeProto, str, str]]
 
 
-def _pairs(graph: Graph) -> list[_Pair]:
-    """Every Q and DQ. A Q without zero point and output_dtype makes uint8; a DQ reads what its Q made."""
-    kinds: dict[str, str] = {}  # of the codes that a Q makes
-    found = []
-    for node in graph.nodes:
-        if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
-            continue
-        source = graph.constant(node.input[0])
-        zero_point = graph.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
-        declared = attribute(node, "output_dtype", 0) if node.op_type == "QuantizeLinear" else 0
-        if zero_point is not None:
-            kind = zero_point.dtype.name
-        elif node.op_type == "DequantizeLinear":
-            kind = source.dtype.name if source is not None else kinds.get(node.input[0], "uint8")
-        else:
-            kind = next((name for name, number in _TYPES.items() if number == declared), str(declared)) if declared else "uint8"
-        if node.op_type == "QuantizeLinear":
-            kinds[node.output[0]] = kind
-        producer = graph.producer(node.input[0])
-        behind = graph.constant(producer.input[0]) if producer is not None and producer.op_type == "QuantizeLinear" else None
-        found.append(_Pair(node, graph.constant(node.input[1]), zero_point, kind, source is not None or behind is not None))
-    return found
+class LintedGraph(Graph):
+    """A graph whose Q and DQ are looked at once for all rules."""
+
+    @functools.cached_property
+    def pairs(self) -> list[_Pair]:
+        """Every Q and DQ. A Q without zero point and output_dtype makes uint8; a DQ reads what its Q made."""
+        kinds: dict[str, str] = {}  # of the codes that a Q makes
+        found = []
+        for node in self.nodes:
+            if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+                continue
+            source = self.constant(node.input[0])
+            zero_point = self.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+            declared = attribute(node, "output_dtype", 0) if node.op_type == "QuantizeLinear" else 0
+            if zero_point is not None:
+                kind = zero_point.dtype.name
+            elif node.op_type == "DequantizeLinear":
+                kind = source.dtype.name if source is not None else kinds.get(node.input[0], "uint8")
+            else:
+                kind = next((name for name, number in _TYPES.items() if number == declared), str(declared)) if declared else "uint8"
+            if node.op_type == "QuantizeLinear":
+                kinds[node.output[0]] = kind
+            producer = self.producer(node.input[0])
+            behind = self.constant(producer.input[0]) if producer is not None and producer.op_type == "QuantizeLinear" else None
+            found.append(_Pair(node, self.constant(node.input[1]), zero_point, kind, source is not None or behind is not None))
+        return found
+
+
+def findings(graph: LintedGraph, target: str) -> list[Finding]:
+    order = {id(node): index for index, node in enumerate(graph.nodes)}
+    with np.errstate(over="ignore"):  # a scale beyond float32 is infinite, which is a finding
+        found = [
+            (order[id(node)], Finding(rule.__name__.removeprefix("_").replace("_", "-"), severity, node.name or node.output[0], message))
+            for rule in RULES[target]
+            for node, severity, message in rule(graph)
+        ]
+    return [finding for _, finding in sorted(found, key=lambda entry: (entry[0], entry[1].rule))]
 
 
 def _source(graph: Graph, name: str) -> NodeProto | None:
@@ -104,55 +113,58 @@ def _source(graph: Graph, name: str) -> NodeProto | None:
 # ---- rules of TensorRT ----
 
 
-def _zero_point_is_zero(graph: Graph) -> _Found:
-    for pair in _pairs(graph):
-        if pair.zero_point is not None and np.any(pair.zero_point.astype(np.float32) != 0):
+def _zero_point_is_zero(graph: LintedGraph) -> _Found:
+    for pair in graph.pairs:
+        if pair.zero_point is not None and pair.zero_point.astype(np.float32).any():
             yield pair.node, ERROR, "its zero point is not zero; TensorRT takes symmetric scales alone"
 
 
-def _codes_are_signed(graph: Graph) -> _Found:
-    for pair in _pairs(graph):
+def _codes_are_signed(graph: LintedGraph) -> _Found:
+    for pair in graph.pairs:
         if pair.type == "uint8":
             yield pair.node, ERROR, "its codes are uint8 (the type without a zero point or output_dtype); give it an int8 zero point"
 
 
-def _type_is_known(graph: Graph) -> _Found:
-    for pair in _pairs(graph):
+def _type_is_known(graph: LintedGraph) -> _Found:
+    for pair in graph.pairs:
         if pair.type not in ("int8", "uint8", "float8_e4m3fn", "int4", "float4_e2m1fn", "int32"):
             yield pair.node, ERROR, f"{pair.type} is none of int8, float8_e4m3fn, int4 and float4_e2m1fn"
 
 
-def _bias_is_float(graph: Graph) -> _Found:
-    for pair in _pairs(graph):
+def _bias_is_float(graph: LintedGraph) -> _Found:
+    for pair in graph.pairs:
         if pair.type == "int32":
             yield pair.node, ERROR, "it dequantizes int32, as onnxruntime's biases do; leave the bias in float"
 
 
-def _scale_is_constant(graph: Graph) -> _Found:
-    for pair in _pairs(graph):
+def _scale_is_constant(graph: LintedGraph) -> _Found:
+    for pair in graph.pairs:
         if pair.scale is None:
             yield pair.node, ERROR, "its scale is computed in the graph; TensorRT wants a constant"
 
 
-def _scale_is_positive(graph: Graph) -> _Found:
-    for pair in _pairs(graph):
-        if pair.scale is not None and not np.all((pair.scale.astype(np.float32) > 0) & np.isfinite(pair.scale.astype(np.float32))):
+def _scale_is_positive(graph: LintedGraph) -> _Found:
+    for pair in graph.pairs:
+        if pair.scale is None:
+            continue
+        scale = pair.scale.astype(np.float32)
+        if not ((scale > 0) & (scale < np.inf)).all():
             yield pair.node, ERROR, "one of its scales is not a positive finite number"
 
 
-def _activation_scale_is_single(graph: Graph) -> _Found:
-    for pair in _pairs(graph):
+def _activation_scale_is_single(graph: LintedGraph) -> _Found:
+    for pair in graph.pairs:
         if not pair.is_weight and pair.scale is not None and pair.scale.size != 1 and pair.type in ("int8", "uint8", "float8_e4m3fn"):
             yield pair.node, ERROR, f"an activation has {pair.scale.size} scales; TensorRT takes one per tensor"
 
 
-def _int4_is_for_weights(graph: Graph) -> _Found:
-    for pair in _pairs(graph):
+def _int4_is_for_weights(graph: LintedGraph) -> _Found:
+    for pair in graph.pairs:
         if pair.type == "int4" and not pair.is_weight:
             yield pair.node, ERROR, "an activation is int4; TensorRT takes int4 weights alone"
 
 
-def _weight_axis(graph: Graph) -> _Found:
+def _weight_axis(graph: LintedGraph) -> _Found:
     for node in graph.nodes:
         if node.op_type not in _PRODUCTS or len(node.input) < 2:
             continue
@@ -174,8 +186,8 @@ def _weight_axis(graph: Graph) -> _Found:
             )
 
 
-def _int4_blocks(graph: Graph) -> _Found:
-    for pair in _pairs(graph):
+def _int4_blocks(graph: LintedGraph) -> _Found:
+    for pair in graph.pairs:
         if pair.type != "int4" or not pair.is_weight:
             continue
         codes, block, axis = graph.constant(pair.node.input[0]), attribute(pair.node, "block_size", 0), attribute(pair.node, "axis", 1)
@@ -188,7 +200,7 @@ def _int4_blocks(graph: Graph) -> _Found:
             yield pair.node, ERROR, f"blocks of {block} along axis {axis} do not divide a weight {list(codes.shape)} as TensorRT wants it"
 
 
-def _pairs_are_whole(graph: Graph) -> _Found:
+def _pairs_are_whole(graph: LintedGraph) -> _Found:
     for node in graph.nodes:
         if node.op_type == "QuantizeLinear":
             readers = graph.consumers(node.output[0])
@@ -200,7 +212,7 @@ def _pairs_are_whole(graph: Graph) -> _Found:
                 yield node, ERROR, "it reads neither a QuantizeLinear nor a constant"
 
 
-def _both_sides_are_quantized(graph: Graph) -> _Found:
+def _both_sides_are_quantized(graph: LintedGraph) -> _Found:
     for node in graph.nodes:
         if node.op_type not in _PRODUCTS or len(node.input) < 2:
             continue
@@ -211,7 +223,7 @@ def _both_sides_are_quantized(graph: Graph) -> _Found:
             yield node, WARNING, "its first input has no Q/DQ, so it runs in float"
 
 
-def _nothing_between_conv_and_its_activation(graph: Graph) -> _Found:
+def _nothing_between_conv_and_its_activation(graph: LintedGraph) -> _Found:
     for node in graph.nodes:
         if node.op_type != "QuantizeLinear":
             continue
@@ -224,7 +236,7 @@ def _nothing_between_conv_and_its_activation(graph: Graph) -> _Found:
                     yield node, WARNING, f"Q/DQ between {producer.op_type} and {reader.op_type} keeps them from being one kernel"
 
 
-def _skip_is_quantized(graph: Graph) -> _Found:
+def _skip_is_quantized(graph: LintedGraph) -> _Found:
     for node in graph.nodes:
         if node.op_type != "Add" or len(node.input) != 2:
             continue
@@ -241,7 +253,7 @@ def _skip_is_quantized(graph: Graph) -> _Found:
                 break
 
 
-def _concat_has_one_scale(graph: Graph) -> _Found:
+def _concat_has_one_scale(graph: LintedGraph) -> _Found:
     for node in graph.nodes:
         if node.op_type != "Concat":
             continue
@@ -252,10 +264,10 @@ def _concat_has_one_scale(graph: Graph) -> _Found:
             yield node, WARNING, "its inputs have different scales, so they are scaled again before they are joined"
 
 
-def _scale_has_the_inputs_type(graph: Graph) -> _Found:
+def _scale_has_the_inputs_type(graph: LintedGraph) -> _Found:
     if graph.opset >= 19:
         return
-    for pair in _pairs(graph):
+    for pair in graph.pairs:
         if pair.scale is not None and pair.scale.dtype != np.float32:
             yield pair.node, ERROR, f"its scale is {pair.scale.dtype.name}; before opset 19 scales are float32"
 
@@ -263,24 +275,25 @@ def _scale_has_the_inputs_type(graph: Graph) -> _Found:
 # ---- rules of onnxruntime ----
 
 
-def _opset_has_the_type(graph: Graph) -> _Found:
-    for pair in _pairs(graph):
+def _opset_has_the_type(graph: LintedGraph) -> _Found:
+    opset = graph.opset
+    for pair in graph.pairs:
         least = {"float8_e4m3fn": 19, "float8_e5m2": 19, "int4": 21, "uint4": 21, "int16": 21, "uint16": 21, "float4_e2m1fn": 23}.get(
             pair.type, 10
         )
         if attribute(pair.node, "block_size", 0):
             least = max(least, 21)
-        if graph.opset < least:
-            yield pair.node, ERROR, f"{pair.type} codes need opset {least}, the model has {graph.opset}"
+        if opset < least:
+            yield pair.node, ERROR, f"{pair.type} codes need opset {least}, the model has {opset}"
 
 
-def _zero_point_has_its_scales_shape(graph: Graph) -> _Found:
-    for pair in _pairs(graph):
+def _zero_point_has_its_scales_shape(graph: LintedGraph) -> _Found:
+    for pair in graph.pairs:
         if pair.scale is not None and pair.zero_point is not None and pair.scale.shape != pair.zero_point.shape:
             yield pair.node, ERROR, f"its scale has the shape {list(pair.scale.shape)}, its zero point {list(pair.zero_point.shape)}"
 
 
-def _conv_output_is_quantized(graph: Graph) -> _Found:
+def _conv_output_is_quantized(graph: LintedGraph) -> _Found:
     for node in graph.nodes:
         if node.op_type != "Conv" or _source(graph, node.input[0]) is None or _source(graph, node.input[1]) is None:
             continue
@@ -291,7 +304,7 @@ def _conv_output_is_quantized(graph: Graph) -> _Found:
             yield node, WARNING, "its output is not quantized, so onnxruntime dequantizes its inputs and runs it in float"
 
 
-def _conv_bias_is_int32(graph: Graph) -> _Found:
+def _conv_bias_is_int32(graph: LintedGraph) -> _Found:
     for node in graph.nodes:
         if (
             node.op_type == "Conv"
@@ -302,14 +315,14 @@ def _conv_bias_is_int32(graph: Graph) -> _Found:
             yield node, WARNING, "its bias is in float; onnxruntime's integer convolution wants int32 in steps of both scales"
 
 
-def _fp8_has_no_cpu_kernel(graph: Graph) -> _Found:
-    fp8 = {pair.node.output[0] for pair in _pairs(graph) if pair.type.startswith("float8")}
+def _fp8_has_no_cpu_kernel(graph: LintedGraph) -> _Found:
+    fp8 = {pair.node.output[0] for pair in graph.pairs if pair.type.startswith("float8")}
     for node in graph.nodes:
         if node.op_type in _PRODUCTS and fp8 & set(node.input[:2]):
             yield node, WARNING, "onnxruntime has no fp8 product on the CPU: codes are decoded and multiplied in float"
 
 
-def _n_bits_are_regular(graph: Graph) -> _Found:
+def _n_bits_are_regular(graph: LintedGraph) -> _Found:
     for node in graph.nodes:
         if node.op_type != "MatMulNBits":
             continue
@@ -323,7 +336,7 @@ def _n_bits_are_regular(graph: Graph) -> _Found:
             yield node, ERROR, f"it has {scales.size} scales, not {n * -(-k // block)}"
 
 
-Rule = Callable[[Graph], _Found]
+Rule = Callable[[LintedGraph], _Found]
 RULES: dict[str, tuple[Rule, ...]] = {
     "tensorrt": (
         _zero_point_is_zero,

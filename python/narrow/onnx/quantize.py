@@ -71,7 +71,6 @@ def quantize(
     graph = Graph(load(model))
     fold_constants(graph)
     fold_batch_norms(graph)
-    graph.finish()
     graph.require_opset(
         21
         if _block_of(config.weights) is not None and not config.n_bits
