@@ -330,46 +330,4 @@ __device__ inline void store_transposed(const ByteOutput& out, const Sum (&sums)
   }
 }
 
-/// Finishes and stores two sums of neighbouring columns, `real` of which exist, of a tile that was cut into parts; of swapped operands they
-/// are neighbours along D's rows.
-template <bool kSwapped, bool kOuter, class Sum>
-__device__ inline void store_two(const ByteOutput& out, Sum first, Sum second, int row, int column, int real) {
-  const bool half = out.epilogue.out == DType::kF16;
-  if (!kOuter && out.plain && is_16_bit(out.epilogue.out)) {
-    auto* const d = static_cast<std::uint16_t*>(out.d);
-    const std::uint32_t both = pack16(half, static_cast<float>(first), static_cast<float>(second));
-    if constexpr (kSwapped) {
-      d[column * out.pitch + row] = static_cast<std::uint16_t>(both);
-      if (real > 1) d[(column + 1) * out.pitch + row] = static_cast<std::uint16_t>(both >> 16);
-    } else {
-      *reinterpret_cast<std::uint32_t*>(d + row * out.pitch + column) = both;
-    }
-    return;
-  }
-  if (kSwapped || !out.boxed || out.col32 || !(half || out.epilogue.out == DType::kBf16)) {
-#pragma unroll 1
-    for (int i = 0; i < min(2, real); ++i) {
-      const Sum sum = i == 0 ? first : second;
-      if constexpr (kSwapped)
-        store_sum<kOuter>(out, sum, column + i, row, row, column + i);
-      else
-        store_sum<kOuter>(out, sum, row, column + i, row, column + i);
-    }
-    return;
-  }
-  const Sum sums[2] = {first, second};
-  const std::int64_t at = std::int64_t{row} * out.pitch + column;
-  float v[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if constexpr (std::is_same_v<Sum, int>)
-      v[i] = __int2float_rn(without_zero_points(out.outer, sums[i], row, column + i));
-    else
-      v[i] = sums[i];
-    if constexpr (kOuter) v[i] = __fmul_rn(v[i], outer_scale(out.outer, row, column + i));
-    v[i] = finish_value(out.epilogue, out.d, v[i], column + i, at + i, 0);
-  }
-  *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(out.d) + at) = pack16(half, v[0], v[1]);
-}
-
 }  // namespace narrow::cuda::sm90

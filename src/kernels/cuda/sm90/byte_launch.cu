@@ -64,9 +64,12 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   if (instance == nullptr || tensor_map_encoder() == nullptr) return cudaErrorNotSupported;
   const int k_blocks = ceil_div(problem.k, kTileK), cluster = c.cluster_m * c.cluster_n;
   CUtensorMap a{}, b{}, sa{}, sb{}, sa4{}, d{};  // of the left and the right operand, their scales, four scales of the left, the output
-  const int rows_a = c.swapped() ? c.tile_n : c.tile_m / c.cluster_n, rows_b = c.swapped() ? c.tile_m : c.tile_n / c.cluster_m;
+  const int rows_a = c.swapped() ? std::min(c.tile_n, problem.m) : c.tile_m / c.cluster_n,
+            rows_b = c.swapped() ? c.tile_m : c.tile_n / c.cluster_m;
   const auto codes = [&](const void* data, std::int64_t rows, std::int64_t pitch, int box_rows) {
-    return MatrixMap{data, 1, problem.k, rows, pitch, kTileK, box_rows};
+    MatrixMap map{data, 1, problem.k, rows, pitch, kTileK, box_rows};
+    map.fetches_ahead = !c.swapped();  // where memory is the bound, 1 to 2 % slower
+    return map;
   };
   const auto scales = [&](const float* data, std::int64_t rows, int box) {
     return MatrixMap{data, 4, rows, k_blocks, rows * 4, box * 4, 1, false};

@@ -8,27 +8,41 @@ namespace narrow::cuda::sm90 {
 /// The factors of one k block, read while the products of the block before it run.
 template <class T>
 struct BlockFactors {
-  /// Columns 0, 64, 128 of the warpgroup and on have factors of their own, or 0 and 128, or all have the same.
-  static constexpr int kColumns = T::kTileN == 192 ? 3 : (T::kGroupN == 256 ? 2 : 1);
+  /// Columns 0, 16, 32 of the warpgroup and on have factors of their own, or 0, 64 and 128, or 0 and 128, or all have the same.
+  static constexpr int kColumns = T::kTileN == 112 ? 7 : T::kTileN == 192 ? 3 : (T::kGroupN == 256 ? 2 : 1);
   float of[T::kStrips][2][kColumns];  ///< of rows t / 4 and t / 4 + 8 of each strip
 
-  /// Of the warpgroup's columns from 64 * strip on.
-  static constexpr int column(int strip) { return kColumns == 3 ? strip : (kColumns == 2 ? strip / 2 : 0); }
+  /// Of the columns of a thread's i-th sum.
+  static constexpr int column(int i) { return kColumns == 7 ? i / 8 : kColumns == 3 ? i / 32 : (kColumns == 2 ? i / 64 : 0); }
 
-  __device__ void load(const ByteShared<T>& shared, int stage, int first_row, int group_n, bool early) {
+  /// edge: columns of the tile that lie in its first block of 128.
+  __device__ void load(const ByteShared<T>& shared, int stage, int first_row, int group_n, int edge) {
     float tile[3] = {1.0f, 1.0f, 1.0f};
     if constexpr (T::kTileScales) {
       const float* words = shared.tile_scales(stage) + (T::kTileN == 256 && T::kGroupsN == 2 ? group_n : 0);
       tile[0] = words[0];
-      if constexpr (kColumns > 1) tile[kColumns - 1] = words[1];
-      if constexpr (kColumns == 3) tile[1] = early ? tile[2] : tile[0];
+      if constexpr (kColumns > 1) tile[2] = words[1];
+      if constexpr (kColumns == 3) tile[1] = edge == 64 ? tile[2] : tile[0];
     }
 #pragma unroll
     for (int i = 0; i < T::kStrips * 2; ++i) {
       const float row = T::kScalesOfA ? shared.a_scales(stage)[first_row + i / 2 * 64 + i % 2 * 8] : 1.0f;
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) of[i / 2][i % 2][c] = row * tile[c];
+      for (int c = 0; c < kColumns; ++c)
+        of[i / 2][i % 2][c] = row * (kColumns == 7 ? (c * 16 < edge ? tile[0] : tile[2]) : tile[kColumns == 2 ? c * 2 : c]);
     }
+  }
+};
+
+/// The scales of one k block where one row of 64 and one 128x128 tile are all that a warpgroup has. They are multiplied a block later, when
+/// they are needed: where they are read, the block's other products would wait behind them.
+template <class T>
+struct BlockScales {
+  float row[2] = {1.0f, 1.0f}, tile = 1.0f;
+
+  __device__ void load(const ByteShared<T>& shared, int stage, int first_row) {
+    if constexpr (T::kScalesOfA) row[0] = shared.a_scales(stage)[first_row], row[1] = shared.a_scales(stage)[first_row + 8];
+    if constexpr (T::kTileScales) tile = shared.tile_scales(stage)[0];
   }
 };
 
@@ -130,24 +144,26 @@ struct Consumer {
   /// Two sets of accumulators. `sums` are those of `blocks` blocks, each kStep after the one before.
   // Issue and wait stand in straight lines, without conditions: else the compiler serialises the products.
   template <int kStep, int kCount>
-  __device__ void multiply_pipelined(Sum (&sums)[kCount], int blocks, int scale_row, bool early) {
+  __device__ void multiply_pipelined(Sum (&sums)[kCount], int blocks, int scale_row) {
     float accumulators[2][kCount];
-    BlockFactors<T> factors[2];
-    const auto start = [&](float(&into)[kCount], BlockFactors<T>& its, const Position& where) {
+    BlockScales<T> scales[2];
+    const auto start = [&](float(&into)[kCount], BlockScales<T>& its, const Position& where) {
+      const std::uint32_t offset = offset_of(where.stage);
       shared.full[where.stage].wait(where.parity);
       pin(into);
-      issue(into, offset_of(where.stage), 0, false);
-      its.load(shared, where.stage, scale_row, group_n, early);
+      issue(into, offset, 0, false);
+      its.load(shared, where.stage, scale_row);
     };
-    const auto promote = [&](float(&from)[kCount], const BlockFactors<T>& its) {
+    const auto promote = [&](float(&from)[kCount], const BlockScales<T>& its) {
       pin(from);
+      const float factors[2] = {its.row[0] * its.tile, its.row[1] * its.tile};
 #pragma unroll
       for (int j = 0; j < kCount; ++j) {
         const int i = promoted<kCount>(j);
-        sums[i] = T::kOuter ? sums[i] + from[i] : __fmaf_rn(from[i], its.of[0][i / 2 % 2][0], sums[i]);
+        sums[i] = T::kOuter ? sums[i] + from[i] : __fmaf_rn(from[i], factors[i / 2 % 2], sums[i]);
       }
     };
-    const auto step = [&](float(&now)[kCount], const BlockFactors<T>& its, float(&then)[kCount], BlockFactors<T>& next_its) {
+    const auto step = [&](float(&now)[kCount], const BlockScales<T>& its, float(&then)[kCount], BlockScales<T>& next_its) {
       Position next = at;
       next.advance(kStep);
       start(then, next_its, next);
@@ -156,34 +172,66 @@ struct Consumer {
       promote(now, its);
       at = next;
     };
-    const auto finish = [&](float(&now)[kCount], const BlockFactors<T>& its) {
+    const auto finish = [&](float(&now)[kCount], const BlockScales<T>& its) {
       wgmma_wait<0>();
       release(at.stage);
       promote(now, its);
       at.advance(kStep);
     };
-    start(accumulators[0], factors[0], at);
+    start(accumulators[0], scales[0], at);
     for (; blocks > 2; blocks -= 2) {
-      step(accumulators[0], factors[0], accumulators[1], factors[1]);
-      step(accumulators[1], factors[1], accumulators[0], factors[0]);
+      step(accumulators[0], scales[0], accumulators[1], scales[1]);
+      step(accumulators[1], scales[1], accumulators[0], scales[0]);
     }
     if (blocks == 2) {
-      step(accumulators[0], factors[0], accumulators[1], factors[1]);
-      finish(accumulators[1], factors[1]);
+      step(accumulators[0], scales[0], accumulators[1], scales[1]);
+      finish(accumulators[1], scales[1]);
     } else {
-      finish(accumulators[0], factors[0]);
+      finish(accumulators[0], scales[0]);
+    }
+  }
+
+  /// The same of swapped operands: one set, since copies set the pace, and a factor for every column.
+  template <int kStep, int kCount>
+  __device__ void multiply_swapped(Sum (&sums)[kCount], int blocks) {
+    float accumulators[kCount];
+#pragma unroll 1
+    for (; blocks > 0; --blocks, at.advance(kStep)) {
+      const std::uint32_t offset = offset_of(at.stage);
+      shared.full[at.stage].wait(at.parity);
+      pin(accumulators);
+      issue(accumulators, offset, 0, false);
+      const float tile = T::kTileScales ? shared.tile_scales(at.stage)[0] : 1.0f;
+      float2 columns[kCount / 4]{};
+      if constexpr (T::kScalesOfB) {
+#pragma unroll
+        for (int i = 0; i < kCount / 4; ++i)
+          columns[i] = *reinterpret_cast<const float2*>(shared.b_scales(at.stage) + i * 8 + lane % 4 * 2);
+      }
+      wgmma_wait<0>();
+      pin(accumulators);
+      release(at.stage);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i)
+        sums[i] = T::kOuter ? sums[i] + accumulators[i]
+                            : __fmaf_rn(accumulators[i], tile * (i % 2 == 0 ? columns[i / 4].x : columns[i / 4].y), sums[i]);
     }
   }
 
   /// Each warpgroup takes every other block and all columns; then each gives the other the sums of the half that is not its own.
-  __device__ void multiply_alternately(Sums& sums, int blocks, int scale_row, bool early) {
+  __device__ void multiply_alternately(Sums& sums, int blocks, int scale_row) {
     constexpr int kCount = T::kCount, kFours = kCount / 4;
     float wide[2 * kCount] = {};
     const int mine = (blocks + 1 - group) / 2;
     Position end = at;
     end.advance_far(blocks);
     if (group == 1) at.advance();
-    if (mine > 0) multiply_pipelined<2>(wide, mine, scale_row, early);
+    if (mine > 0) {
+      if constexpr (T::kSwapped)
+        multiply_swapped<2>(wide, mine);
+      else
+        multiply_pipelined<2>(wide, mine, scale_row);
+    }
     at = end;
     float4* const fours = shared.exchange + threadIdx.x % 128;  // [warpgroup that sends][four][thread]
     named_sync(1, T::kConsumerThreads);                         // the exchange before is over
@@ -207,10 +255,10 @@ struct Consumer {
   /// One set of accumulators; adds to the sums. kHooks: `under_first` runs under the first products, `under_last` under the last ones, when
   /// the sums of the other strips are complete; the first block writes the sums.
   template <bool kHooks, class First, class Last>
-  __device__ void multiply_in_strips(Sums& sums, int blocks, int scale_row, bool early, const First& under_first, const Last& under_last) {
+  __device__ void multiply_in_strips(Sums& sums, int blocks, int scale_row, int edge, const First& under_first, const Last& under_last) {
     BlockFactors<T> factors;
     shared.full[at.stage].wait(at.parity);
-    factors.load(shared, at.stage, scale_row, group_n, early);
+    factors.load(shared, at.stage, scale_row, group_n, edge);
     const auto multiply_block = [&]<bool kFirst>(bool more) {
       Position next = at;
       next.advance();
@@ -239,7 +287,7 @@ struct Consumer {
         }
         if (is_last_strip && more) {
           shared.full[next.stage].wait(next.parity);
-          next_factors.load(shared, next.stage, scale_row, group_n, early);
+          next_factors.load(shared, next.stage, scale_row, group_n, edge);
         }
         if constexpr (kHooks) {
           if (is_last_strip && !more) under_last();
@@ -250,7 +298,7 @@ struct Consumer {
 #pragma unroll
         for (int j = 0; j < T::kCount; ++j) {  // promotion
           const int i = promoted<T::kCount>(j);
-          const float factor = factors.of[strip][i / 2 % 2][BlockFactors<T>::column(i / 32)];
+          const float factor = factors.of[strip][i / 2 % 2][BlockFactors<T>::column(i)];
           const float sum = kFirst ? 0.0f : sums[strip][i];
           if constexpr (T::kOuter)
             sums[strip][i] = sum + accumulators[i];

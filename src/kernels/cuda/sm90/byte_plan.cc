@@ -26,25 +26,32 @@ constexpr std::array kConfigs = {
     ByteConfig{"128x192", 128, 192, 1, 1, 826, 826, 1400},
     ByteConfig{"128x128_cluster_2x1", 128, 128, 2, 1, 575, 740, 3500},
     ByteConfig{"128x128", 128, 128, 1, 1, 575, 640, 3500},
+    ByteConfig{"128x112", 128, 112, 1, 1, 510, 510, 3500},
     ByteConfig{"128x64", 128, 64, 1, 1, 460, 430, 2300},
     ByteConfig{"64x256", 64, 256, 1, 1, 1295, 1295, 3000},
     ByteConfig{"64x64", 64, 64, 1, 1, 306, 400, 1870},
-    ByteConfig{"swapped_128x16", 128, 16, 1, 1, 600, 600, 1500, TileUse::kSwapped},
+    ByteConfig{"swapped_64x16", 64, 16, 1, 1, 330, 330, 1500, TileUse::kSwapped},
     ByteConfig{"swapped_128x32", 128, 32, 1, 1, 620, 620, 1500, TileUse::kSwapped},
     ByteConfig{"few_rows", 16, 16, 1, 1, 0, 0, 0, TileUse::kFewRows},
 };
 
-constexpr int kTileK = 128, kMostParts = 3, kLargestPartedTile = 128 * 64;
-constexpr double kCyclesPerMicrosecond = 1700.0, kStartCycles = 2900.0, kPartCycles = 2600.0, kInt8PartCycles = 8000.0,
+constexpr int kTileK = 128, kMostParts = 3, kTileOfMostParts = 64 * 64;
+constexpr double kCyclesPerMicrosecond = 1700.0, kStartCycles = 2900.0, kPartCycles = 1200.0, kInt8PartCycles = 8000.0,
                  kPartCyclesPerElement = 0.2, kWideCyclesPerElement = 0.08, kTurnCycles = 500.0;
 /// Of the kernel of few rows: microseconds, and bytes of B per microsecond; fp8 of more than 8 rows converts too much.
-constexpr double kFewRowsStart = 3.0, kFewRowsBytes = 3.9e6, kFewRowsBytesSlow = 2.6e6;
+constexpr double kFewRowsStart = 3.0, kFewRowsBytes = 3.9e6, kFewRowsStartFp8 = 4.0, kFewRowsBytesFp8 = 3.6e6, kFewRowsBytesSlow = 2.6e6;
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
 /// Rows of one group on average; of kRowCounts the most that there can be.
 std::int64_t rows_per_group(const ByteProblem& p) {
   return p.grouping == ByteGrouping::kRowOffsets ? ceil_div(p.m, std::max(p.groups, 1)) : p.m;
+}
+
+/// Whether tiles can be cut into parts: sm90/byte_tile.cuh, kParts.
+bool has_parts(const ByteConfig& c, ByteScaling scaling) {
+  const bool is_small = c.tile_m * c.tile_n <= 128 * 64, is_square = c.tile_m == 128 && c.tile_n == 128;
+  return c.cluster_m * c.cluster_n == 1 && c.use != TileUse::kPingPong && (is_small || (is_square && scaling == ByteScaling::kBlockTile));
 }
 
 }  // namespace
@@ -61,16 +68,19 @@ BytePlan make_byte_plan(const ByteProblem& problem, int config, int parts, int m
   else if (problem.grouping != ByteGrouping::kNone)
     plan.tiles *= problem.groups;
   // Parts of a tile are the thread blocks of a cluster, which all run at once.
-  if (problem.grouping == ByteGrouping::kNone && cluster == 1 && c.tile_m * c.tile_n <= kLargestPartedTile)
-    plan.parts = std::clamp(std::min({parts, multiprocessors / std::max(plan.tiles, 1), ceil_div(problem.k, kTileK)}), 1, kMostParts);
+  if (problem.grouping == ByteGrouping::kNone && has_parts(c, problem.scaling))
+    plan.parts = std::clamp(std::min({parts, multiprocessors / std::max(plan.tiles, 1), ceil_div(problem.k, kTileK)}), 1,
+                            c.tile_m * c.tile_n <= kTileOfMostParts ? kMostParts : 2);
   return plan;
 }
 
 double estimate_byte_plan(const ByteProblem& problem, const BytePlan& plan) {
   const ByteConfig& c = kConfigs[static_cast<std::size_t>(plan.config)];
-  if (c.use == TileUse::kFewRows)
-    return kFewRowsStart +
-           static_cast<double>(problem.n) * problem.k / (problem.is_int8 || problem.m <= 8 ? kFewRowsBytes : kFewRowsBytesSlow);
+  if (c.use == TileUse::kFewRows) {
+    const double bytes = static_cast<double>(problem.n) * problem.k;
+    return problem.is_int8 ? kFewRowsStart + bytes / kFewRowsBytes
+                           : kFewRowsStartFp8 + bytes / (problem.m <= 8 ? kFewRowsBytesFp8 : kFewRowsBytesSlow);
+  }
   const double groups_along_k = problem.grouping == ByteGrouping::kDepth ? problem.groups : 1;
   const double blocks = ceil_div(ceil_div(problem.k, kTileK), plan.parts) / groups_along_k;
   const bool wide = problem.epilogue.out == DType::kF32 || problem.epilogue.out == DType::kI32;

@@ -64,6 +64,7 @@ __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtenso
   RingPosition<T::kStages> at;
   RingPosition<T::kNotes> note;
   unsigned turn = 0;
+  const int copied = T::kCopiedBytes - (T::kSwapped ? (T::kTileN - min(p.n, T::kTileN)) * 128 : 0);  // of few rows those that exist
   wait_for_earlier_kernels();  // operands come from memory that they may write
   for (;; note.advance()) {
     shared.noted[note.stage].wait(note.parity);
@@ -92,7 +93,7 @@ __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtenso
       if (T::kProducers > 1 && turn++ % T::kProducers != which) continue;
       shared.empty[at.stage].wait(at.parity ^ 1u);
       Barrier& full = shared.full[at.stage];
-      full.arrive_expecting(T::kCopiedBytes + (T::kScalesOfA && any_row ? 16 : 0));
+      full.arrive_expecting(copied + (T::kScalesOfA && any_row ? 16 : 0));
       if constexpr (T::kCol32) {
         if constexpr (T::kClusterN > 1) {
           const int part = rank / T::kClusterM * 64;
@@ -122,83 +123,46 @@ __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtenso
       if constexpr (T::kScalesOfB) copy_box(shared.b_scales(at.stage), sb, scale_row_b, block, full);
       if constexpr (T::kTileScales) {
         copy_word(shared.tile_scales(at.stage), first_scale + block);
-        if constexpr (T::kTileN > 128) copy_word(shared.tile_scales(at.stage) + 1, second_scale + block);
+        if constexpr (BlockFactors<T>::kColumns > 1 || T::kTileN > 128) copy_word(shared.tile_scales(at.stage) + 1, second_scale + block);
         arrive_after_words(full);
       }
     }
   }
 }
 
-/// Bytes that the other parts of a tile send to the thread block of one.
-template <class T>
-__device__ int sent_bytes(int part, int parts) {
-  constexpr int kFours = T::kStrips * T::kCount / 4;
-  const int fours = ((part + 1) * kFours + parts - 1) / parts - (part * kFours + parts - 1) / parts;
-  return (parts - 1) * fours * T::kConsumerThreads * 16;
-}
-
 __device__ inline float4 four_of(const float* s) { return {s[0], s[1], s[2], s[3]}; }
 __device__ inline float4 four_of(const int* s) {
   return {__int_as_float(s[0]), __int_as_float(s[1]), __int_as_float(s[2]), __int_as_float(s[3])};
 }
-__device__ inline void add_four(float (&sums)[4], float4 more) {
-  sums[0] += more.x, sums[1] += more.y, sums[2] += more.z, sums[3] += more.w;
-}
-__device__ inline void add_four(int (&sums)[4], float4 more) {
+__device__ inline void add_four(float* sums, float4 more) { sums[0] += more.x, sums[1] += more.y, sums[2] += more.z, sums[3] += more.w; }
+__device__ inline void add_four(int* sums, float4 more) {
   sums[0] += __float_as_int(more.x), sums[1] += __float_as_int(more.y), sums[2] += __float_as_int(more.z),
       sums[3] += __float_as_int(more.w);
 }
 
-/// A tile that was cut into parts, one per thread block of the cluster. A thread's sums lie the same way in all of them, so they are dealt
-/// out by fours: the fours of other parts are sent there in one piece, and each thread adds up and stores its own, in the order of the
-/// parts.
+/// A tile that was cut into parts, one per thread block of the cluster. The first part finishes the first warpgroup's sums, the second part
+/// the second's: the other warpgroups send theirs there, to the same threads, and they are added up in the order of the parts. Says whether
+/// the sums are this warpgroup's to finish.
 template <class T>
-__device__ void finish_share(const ByteParams& p, const ByteShared<T>& shared, const BytePiece& piece, const TilePlace& place,
-                             const ByteSums<T>& sums) {
-  constexpr int kFours = T::kStrips * T::kCount / 4, kThreads = T::kConsumerThreads;
-  const int thread = thread_here(), lane = thread % 32, warp = thread % 128 / 32, group = thread / 128;
-  const int parts = p.schedule.parts, mine = piece.part, most = (kFours + parts - 1) / parts;
-  const auto first_of = [&](int part) { return (part * kFours + parts - 1) / parts; };
-  const int begin = first_of(mine), end = first_of(mine + 1);
-  // Where the fours of another part wait in their owner's memory.
-  const auto place_of_sent = [&](int part, int owner) { return shared.sent_fours + (part < owner ? part : part - 1) * most * kThreads; };
-  auto* const fours = reinterpret_cast<float4*>(shared.tiles);  // the stages are free once nobody reads them
-  named_sync(1, kThreads);
+__device__ bool gather_parts(const ByteShared<T>& shared, int part, int parts, ByteSums<T>& sums) {
+  constexpr int kFours = T::kStrips * T::kCount / 4;
+  const int here = thread_here(), group = here / 128, thread = here % 128;
+  if (group != part) {  // the other thread block has set up its barrier: consume has waited for it
+    const float4* const to = shared.sent_fours + (part < group ? part : part - 1) * kFours * 128 + thread;
 #pragma unroll
-  for (int four = 0; four < kFours; ++four) fours[four * kThreads + thread] = four_of(sums[four * 4 / T::kCount] + four * 4 % T::kCount);
-  fence_shared_for_copies();
-  named_sync(1, kThreads);
-  if (thread < 32 && is_elected())  // the others have set up their barriers: consume has waited for it
-    for (int to = 0; to < parts; ++to) {
-      const int first = first_of(to), count = first_of(to + 1) - first;
-      if (to != mine && count > 0)
-        copy_bulk_remote(place_of_sent(mine, to), fours + first * kThreads, count * kThreads * 16, *shared.sent,
-                         static_cast<std::uint32_t>(to));
-    }
-  const int left = (T::kGroupsM == 2 ? group : 0) * T::kGroupM + warp * 16 + lane / 4,
-            right = (T::kGroupsN == 2 ? group : 0) * T::kGroupN + lane % 4 * 2;
-  const int rows = piece.rows - place.row, columns = p.n - place.column;
-  shared.sent->wait(0);
-  cluster_arrive_relaxed();  // this thread block's copies have come; the others' memory is not read any more when all say so
-#pragma unroll 1
-  for (int four = begin; four < end; ++four) {  // a loop, so that its code is there once
-    const float4* const own = fours + four * kThreads + thread;
-    const float4* const sent = shared.sent_fours + (four - begin) * kThreads + thread;
-    float4 terms[3];
-#pragma unroll
-    for (int part = 0; part < 3; ++part)
-      if (part < parts) terms[part] = part == mine ? *own : sent[(part < mine ? part : part - 1) * most * kThreads];
-    typename T::Sum total[4] = {};
-#pragma unroll
-    for (int part = 0; part < 3; ++part)
-      if (part < parts) add_four(total, terms[part]);
-    const int l = left + four * 4 / T::kCount * 64, r = right + four * 4 % T::kCount * 2;
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      if (l + half * 8 < rows && r < columns)
-        store_two<T::kSwapped, T::kOuter>(p.out, total[2 * half], total[2 * half + 1], place.row + l + half * 8, place.column + r,
-                                          columns - r);
+    for (int four = 0; four < kFours; ++four)
+      send_remote(to + four * 128, four_of(sums[four * 4 / T::kCount] + four * 4 % T::kCount), *shared.sent,
+                  static_cast<std::uint32_t>(group));
+    return false;
   }
+  shared.sent->wait(0);
+#pragma unroll 1
+  for (int from = 0; from < parts - 1; ++from)
+#pragma unroll
+    for (int four = 0; four < kFours; ++four)
+      add_four(sums[four * 4 / T::kCount] + four * 4 % T::kCount, shared.sent_fours[(from * kFours + four) * 128 + thread]);
+  named_sync(2 + group, 128);  // all have read: the results are staged in the same place
+  return true;
 }
 
 /// Where a warpgroup's part of a tile lies. Row and column scales: every group has its own rows of A, and its own matrix of B; groups along
@@ -434,8 +398,7 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
   if ((T::kLoop == Loop::kTurns || T::kPingPong) && group == 1 && lane == 0) shared.turn[0].arrive();
   RingPosition<T::kNotes> note;
   if (T::kPingPong && group == 1) note.advance();
-  const bool needs_terms =
-      !T::kSwapped && p.out.boxed && p.schedule.parts == 1 && (T::kOuter || (kResults == Results::kAny && p.out.epilogue.bias != nullptr));
+  const bool needs_terms = !T::kSwapped && p.out.boxed && (T::kOuter || (kResults == Results::kAny && p.out.epilogue.bias != nullptr));
   const int barrier = 2 + group;
   unsigned slots = 0;
   ByteSums<T> sums;
@@ -466,7 +429,7 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
       }
     }
     const int scale_row = consumer.first_row + (p.schedule.grouping == ByteGrouping::kRowOffsets ? piece.first_row % 4 : 0);
-    const bool early = T::kTileN == 192 && place.column % 128 != 0;  // the second block of columns begins at column 64, not 128
+    const int edge = 128 - place.column % 128;  // the columns that lie in the first block of 128
     const int blocks = piece.k_end - piece.k_begin;
     if (!kStagesAhead<T, kResults> || blocks == 0) {
 #pragma unroll
@@ -480,12 +443,12 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
       if constexpr (T::kLoop == Loop::kDirect)
         consumer.multiply_direct(sums, blocks);
       else if constexpr (T::kLoop == Loop::kPipelined)
-        consumer.template multiply_pipelined<1>(sums[0], blocks, scale_row, early);
+        consumer.template multiply_pipelined<1>(sums[0], blocks, scale_row);
       else if constexpr (T::kLoop == Loop::kAlternate)
-        consumer.multiply_alternately(sums, blocks, scale_row, early);
+        consumer.multiply_alternately(sums, blocks, scale_row);
       else
         consumer.template multiply_in_strips<kStagesAhead<T, kResults>>(
-            sums, blocks, scale_row, early, [&] { finish_tile_before(begin); },
+            sums, blocks, scale_row, edge, [&] { finish_tile_before(begin); },
             [&] {
               if constexpr (T::kStrips > 1 && kStagesAhead<T, kResults>) {
                 if (stages_ahead<T, kResults>(p)) stage_strips<T, 0, T::kStrips - 1>(p, shared, sums, told, slots);
@@ -499,10 +462,11 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
       note.advance();
       continue;
     }
-    bool moderate = false;
-    if (T::kParts && p.schedule.parts > 1) {
-      if constexpr (T::kParts) finish_share<T>(p, shared, piece, place, sums);
-    } else {
+    bool moderate = false, mine = true;
+    if constexpr (T::kParts) {
+      if (p.schedule.parts > 1) mine = gather_parts<T>(shared, piece.part, p.schedule.parts, sums);
+    }
+    if (mine) {
       if (needs_terms) {
         wait_words();
         if constexpr (kResults == Results::kBytes) {
@@ -559,7 +523,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     if (parted) {
       const int part = static_cast<int>(blockIdx.x) % p.schedule.parts;
       shared.sent->init(1);
-      shared.sent->arrive_expecting(static_cast<std::uint32_t>(sent_bytes<T>(part, p.schedule.parts)));
+      shared.sent->arrive_expecting(static_cast<std::uint32_t>(part < T::kConsumers ? (p.schedule.parts - 1) * T::kPartBytes : 0));
     }
     fence_barriers();
   }
@@ -589,11 +553,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     take_registers<232>();
     consume<T, kResults>(p, d, shared);
   }
-  if (parted && threadIdx.x >= T::kConsumerThreads) {  // the consumers did this before and in finish_share
-    cluster_wait();
-    cluster_arrive();
-  }
-  if (parted) cluster_wait();  // nobody leaves while its shared memory may still be used from outside
+  if (parted && threadIdx.x >= T::kConsumerThreads) cluster_wait();  // consumers did; who gets sums from outside leaves after them
   if (T::kCluster > 1) cluster_sync();
 }
 

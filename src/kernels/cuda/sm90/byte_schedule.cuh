@@ -2,7 +2,7 @@
 /// Which tiles every worker of an fp8 product computes. A worker is a thread block, or a cluster of them. Tiles are dealt in turn.
 ///
 /// Where there are far fewer tiles than multiprocessors, every tile is cut along k into the same number of parts, one per thread block of a
-/// cluster; all of them put their sums into shared memory, and each adds up, in order, and finishes its share of the tile.
+/// cluster; the first two each finish one warpgroup's sums, which the others send them.
 
 #include <cuda_runtime.h>
 

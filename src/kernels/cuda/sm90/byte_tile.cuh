@@ -17,7 +17,7 @@ enum class Share : std::uint8_t { kNothing, kA, kB };
 
 enum class TileForm : std::uint8_t {
   kPlain,
-  kSwapped,   ///< few rows: the weights take wgmma's 64 rows, the rows of A its columns; D is stored transposed
+  kSwapped,   ///< few rows: the weights take wgmma's 64 rows, the rows of A its columns; D is stored transposed. Of 64 weights as kDeep
   kCol32,     ///< A lies in stripes of 32 columns
   kDeep,      ///< 64 rows: the warpgroups take every other k block instead of half of the columns, so that each wgmma is twice as wide
   kPingPong,  ///< each warpgroup has whole tiles of its own; they multiply in turn, and one finishes its tile under the other's products
@@ -42,7 +42,7 @@ struct ByteTile {
   static constexpr BytePair kPair = kPair_;
   static constexpr TileForm kForm = kForm_;
   static constexpr bool kSwapped = kForm == TileForm::kSwapped, kCol32 = kForm == TileForm::kCol32, kOuter = is_outer(kScaling);
-  static constexpr bool kPingPong = kForm == TileForm::kPingPong;
+  static constexpr bool kDeep = kForm == TileForm::kDeep || (kSwapped && kTileM == 64), kPingPong = kForm == TileForm::kPingPong;
   using Sum = std::conditional_t<kPair == BytePair::kS8S8, int, float>;
   static constexpr int kClusterM = kShare == Share::kB ? 2 : 1, kClusterN = kShare == Share::kA ? 2 : 1, kCluster = kClusterM * kClusterN;
   static constexpr int kConsumers = 2, kConsumerThreads = kConsumers * 128;
@@ -58,14 +58,14 @@ struct ByteTile {
   static constexpr bool kScalesOfB = kScaling == ByteScaling::kBlockBlock || (kTileScales && kSwapped);  ///< and of the right one
   static constexpr int kScaleBytesA = kScalesOfA ? kTileM * 4 + 128 : 0, kScaleBytesB = kScalesOfB ? (kTileN * 4 + 127) / 128 * 128 : 0;
   static constexpr int kTileScaleBytes = kTileScales ? 16 : 0;
-  static constexpr Loop kLoop = kForm == TileForm::kDeep                                          ? Loop::kAlternate
+  static constexpr Loop kLoop = kDeep                                                             ? Loop::kAlternate
                                 : kPair == BytePair::kS8S8 || kScaling == ByteScaling::kOuterFast ? Loop::kDirect
                                 : kStrips == 1 && kCount <= 32 && !kScalesOfB                     ? Loop::kPipelined
                                 : kStrips == 1 && kCount >= 64 && kScalesOfB                      ? Loop::kTurns
                                                                                                   : Loop::kFree;
   /// Large promoted tiles of e4m3 are faster where copies start with pauses between them: from two producers, each of which fills every
   /// other stage, that are not elected. Small tiles would wait for them; 1x128 x 1x128 and the other formats have not been compared.
-  static constexpr bool kSpacedCopies = kLoop == Loop::kFree && kPair == BytePair::kE4m3E4m3 && kTileM >= 128 && kTileN >= 128;
+  static constexpr bool kSpacedCopies = kLoop == Loop::kFree && kPair == BytePair::kE4m3E4m3 && kTileM >= 128 && kTileN > 64;
   static constexpr unsigned kProducers = kSpacedCopies ? 2 : 1;
   static constexpr int kStageBytes = kBytesA + kBytesB;
   static constexpr int kCopiedBytes = kStageBytes + (kScalesOfA ? kTileM * 4 : 0) + (kScalesOfB ? kTileN * 4 : 0);
@@ -74,25 +74,26 @@ struct ByteTile {
   static constexpr int kTermBytes = kSwapped ? 0 : (static_cast<int>(sizeof(Terms)) + 127) / 128 * 128;  ///< of a warpgroup
   /// Boxes of D that a warp has staged at once: a tile of 16-bit values, whose stores then run under the next tile's products. Of kPingPong
   /// two, since all of a tile's end does, and of 240 columns, which are for one tile per thread block.
-  static constexpr int kBoxes = kSwapped ? 1 : kPingPong || kTileN == 240 ? 2 : std::max(1, (kStrips * kGroupN) / 64);
+  static constexpr int kBoxes = kSwapped ? 1 : kPingPong || kTileN == 240 ? 2 : (kStrips * kGroupN + 63) / 64;
   /// Whether bytes of D leave in boxes, of 128 columns: of 128 rows, but not where tiles of 192 are promoted.
   static constexpr bool kByteBoxes = kTileM >= 128 && kCount >= 64 && (kCount % 64 == 0 || kLoop == Loop::kDirect);
-  /// Whether a tile can be cut into parts along k; then the sums of other parts come into memory of their own: of 3 parts, which take the
-  /// most.
-  static constexpr bool kParts = kCluster == 1 && kTileGroups == kConsumers && kStrips * kCount <= 32;
-  static constexpr int kSentBytes = kParts ? 2 * ((kStrips * kCount / 4 + 2) / 3) * kConsumerThreads * 16 : 0;
+  /// Whether a tile can be cut into parts along k: two, of at most 64x64 three. The sums that other parts send take the staging memory.
+  static constexpr bool kParts =
+      kCluster == 1 && kTileGroups == kConsumers && kStrips == 1 && kTileN <= 128 && (kCount <= 32 || (kTileScales && kCount == 64));
+  static constexpr int kPartBytes = kStrips * kCount * 4 * 128;  ///< that one warpgroup sends another
+  static constexpr int kSentBytes = kParts ? (kCount >= 32 ? 1 : 2) * kPartBytes : 0;
   /// Whether a thread of its own, the storer, can start the stores of large tiles: the copies' unit takes a tile of 16-bit values in about
   /// 1,300 cycles, and whoever starts the stores waits for that. Of int8 and of promoted outer scales it was no faster.
   static constexpr bool kStorer = kBoxes > 1 && kTileScales;
   /// Sums of one half of the tile that each warpgroup of kAlternate gives the other.
-  static constexpr int kExchangeBytes = kForm == TileForm::kDeep ? kConsumerThreads * kCount * 4 : 0;
+  static constexpr int kExchangeBytes = kDeep ? kConsumerThreads * kCount * 4 : 0;
   static constexpr int kStaging = std::max(kSentBytes, kConsumers * 4 * kBoxes * kStagingBytes);  ///< a tile is staged, or sent in parts
   static constexpr int kBarriers = (kStages + kNotes) * 2 + kConsumers * 3 + (kParts ? 1 : 0);
   static constexpr int kShared = 1024 + kStages * (kStageBytes + kScaleBytesA + kScaleBytesB + kTileScaleBytes) + kStaging +
                                  kExchangeBytes + kConsumers * kTermBytes + kBarriers * static_cast<int>(sizeof(Barrier)) + kNotes * 64;
-  static_assert(kTileM % 64 == 0 && kGroupM % 64 == 0 && kGroupN % 16 == 0 && kGroupN <= 256);
-  static_assert(kForm != TileForm::kDeep || (kTileM == 64 && kShare == Share::kNothing));
-  static_assert(!kSwapped || (kTileM == 128 && kShare == Share::kNothing));
+  static_assert(kTileM % 64 == 0 && kGroupM % 64 == 0 && kGroupN % 8 == 0 && kGroupN <= 256);
+  static_assert(!kDeep || kTileM == 64);
+  static_assert(!(kDeep || kSwapped) || kShare == Share::kNothing);
   static_assert(!kPingPong || kLoop == Loop::kDirect);
   static_assert(kBytesA % 1024 == 0 && kBytesB % 1024 == 0 && kShared <= 232448);
 };
@@ -175,25 +176,9 @@ struct ByteShared {
   __device__ float* tile_scales(int stage) const { return scales_tile + stage * (T::kTileScaleBytes / 4); }
 };
 
-/// The two halves of cluster_sync.
-__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
-/// Without what was written before, but for barriers that fence_barriers made known.
+/// The first half of cluster_sync, without what was written before, but for barriers that fence_barriers made known; and the second one.
 __device__ inline void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
-
-/// Bytes (a multiple of 16) from this thread block's shared memory to that of `rank`, at the same place as `to` in this one's; counts on
-/// the barrier at the same place as `barrier` there.
-__device__ inline void copy_bulk_remote(const void* to, const void* from, int bytes, Barrier& barrier, std::uint32_t rank) {
-  asm volatile(
-      "{\n"
-      ".reg .b32 there, counter;\n"
-      "mapa.shared::cluster.u32 there, %0, %3;\n"
-      "mapa.shared::cluster.u32 counter, %1, %3;\n"
-      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [there], [%2], %4, [counter];\n"
-      "}\n" ::"r"(shared_address(to)),
-      "r"(barrier.address()), "r"(shared_address(from)), "r"(rank), "r"(bytes)
-      : "memory");
-}
 
 /// A place in the ring of stages.
 template <int kStages>

@@ -15,7 +15,7 @@ std::span<const ByteInstance> fp8_other() {
       instance<ByteTile<128, 128, 5, Share::kNothing, kOuter>>("128x128"),
       instance<ByteTile<128, 64, 8, Share::kNothing, kOuter>>("128x64"),
       instance<ByteTile<64, 64, 11, Share::kNothing, kOuter, kE4m3E4m3, TileForm::kDeep>>("64x64"),
-      instance<ByteTile<128, 16, 10, Share::kNothing, kOuter, kE4m3E4m3, TileForm::kSwapped>>("swapped_128x16"),
+      instance<ByteTile<64, 16, 20, Share::kNothing, kOuter, kE4m3E4m3, TileForm::kSwapped>>("swapped_64x16"),
       instance<ByteTile<128, 128, 5, Share::kB, kBlockBlock>>("128x128_cluster_2x1"),
       instance<ByteTile<128, 128, 5, Share::kNothing, kBlockBlock>>("128x128"),
       instance<ByteTile<64, 64, 12, Share::kNothing, kBlockBlock>>("64x64"),

@@ -28,7 +28,8 @@ struct MatrixMap {
   int element_bytes;  ///< 1, 2, 4
   std::int64_t columns, rows, pitch;
   int box_bytes, box_rows;
-  bool swizzled = true;  ///< as wide as the box where that is 128, 64 or 32 bytes
+  bool swizzled = true;       ///< as wide as the box where that is 128, 64 or 32 bytes
+  bool fetches_ahead = true;  ///< the second-level cache fetches 256 bytes where less is asked for
   struct {
     std::int64_t pitch = 0, count = 1;
     int box = 0;  ///< 0: no stripes
@@ -52,7 +53,8 @@ inline bool encode_matrix_map(CUtensorMap& map, const MatrixMap& m) {
                              static_cast<cuuint32_t>(m.stripes.box)},
                    steps[3] = {1, 1, 1};
   return tensor_map_encoder()(&map, type, m.stripes.box > 0 ? 3 : 2, const_cast<void*>(m.data), sizes, strides, box, steps,
-                              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                              m.fetches_ahead ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_NONE,
                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
