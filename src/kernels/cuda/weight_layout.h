@@ -56,7 +56,31 @@ NARROW_HOST_DEVICE constexpr bool has_even_fields(WeightKind kind, int bits) {
   return kind == WeightKind::kInteger && (bits == 1 || bits == 2 || bits == 4 || bits == 8);
 }
 
+/// e2m2, whose places are bits 15 and 11 .. 8: two pairs of a word lie in one piece, at shifts of 0 and 8, and leave bits 14 .. 12 and
+/// 6 .. 4. Of these the other six pairs have two or three pieces, and three pieces alone are moved to the right.
+NARROW_HOST_DEVICE constexpr Placement place_e2m2() {
+  struct Piece {
+    int pair, word, shift, bits;  ///< bits of the pair's codes that lie in the word, `shift` below their places
+  };
+  constexpr Piece kPieces[] = {
+      {0, 0, 0, 31},   {1, 1, 0, 31},  {2, 2, 0, 31},   {3, 3, 0, 31},   {8, 4, 0, 31},                  // at their places
+      {4, 0, 8, 31},   {5, 1, 8, 31},  {6, 2, 8, 31},   {7, 3, 8, 31},   {9, 4, 8, 31},                  // 8 bits below them
+      {10, 0, 5, 14},  {10, 2, 2, 17}, {11, 1, 5, 14},  {11, 2, 3, 17},                                  // 6, 5, 4 and 13, 6 or 12, 5
+      {12, 0, -3, 14}, {12, 3, 2, 17}, {13, 1, -3, 14}, {13, 3, 3, 17},                                  // 14, 13, 12 and the same
+      {14, 4, 5, 14},  {14, 2, 1, 16}, {14, 2, 4, 1},   {15, 4, -3, 14}, {15, 3, 1, 16}, {15, 3, 4, 1},  // and 14 and 4
+  };
+  Placement placement;
+  for (const Piece& piece : kPieces)
+    for (int i = 0; i < 5; ++i)
+      if ((piece.bits >> i & 1) != 0) {
+        placement.word[piece.pair][i] = static_cast<std::uint8_t>(piece.word);
+        placement.bit[piece.pair][i] = static_cast<std::uint8_t>(target_bit(WeightKind::kFloat, 5, 2, i) - piece.shift);
+      }
+  return placement;
+}
+
 /// Pair after pair takes the piece (a word and a shift) that places most of its bits, until all are placed; the fewer moves the better.
+/// Of e2m2 that would leave one bit of each word to the last pair.
 NARROW_HOST_DEVICE constexpr Placement make_placement(WeightKind kind, int bits, int mantissa) {
   Placement placement;
   if (has_even_fields(kind, bits)) {
@@ -66,6 +90,7 @@ NARROW_HOST_DEVICE constexpr Placement make_placement(WeightKind kind, int bits,
     }
     return placement;
   }
+  if (kind == WeightKind::kFloat && bits == 5 && mantissa == 2) return place_e2m2();
   std::uint32_t taken[kMostBits] = {};
   for (int pair = 0; pair < kPairs; ++pair) {
     std::uint32_t left = (1u << bits) - 1u;

@@ -148,10 +148,11 @@ __global__ void __launch_bounds__(kStepThreads, 1) decode_step(const __grid_cons
     const StepSlots layers{p.unit, p.encoding.chunk_bytes, p.slots, shared.fixed.full, shared.fixed.empty},
         ring = kind == kStepHead ? StepSlots{1, StepShared::kHeadBytes, p.head_slots, shared.fixed.head_full, shared.fixed.head_empty}
                                  : layers;
-    const auto multiply = [&]<class One, StepScales kScales, bool kZeros>() {
+    // In line: in functions of their own products take twice as long.
+    const auto multiply = [&]<class One, StepScales kScales, bool kZeros>() __attribute__((always_inline)) {
       multiply_run<One, kBf16, kScales, kZeros>(shared, ring, at, run, shape.depth_chunks, operand);
     };
-    const auto multiply_scaled = [&]<bool kZeros>() {
+    const auto multiply_scaled = [&]<bool kZeros>() __attribute__((always_inline)) {
       if constexpr (kPlain || kZeros) {
         if (p.scales == StepScales::kRow)
           multiply.template operator()<D, StepScales::kRow, kZeros>();

@@ -196,8 +196,9 @@ struct StepCursor {
   }
   __device__ void restart() { turn = slot = group, parity = 0; }
   __device__ void advance(int slots) {
-    slot += kStepGroups;
-    if (slot >= slots) slot -= slots, parity ^= 1u;
+    const bool wraps = slot + kStepGroups >= slots;
+    slot = wraps ? group : slot + kStepGroups;
+    parity ^= wraps ? 1u : 0u;
   }
 };
 
@@ -212,6 +213,10 @@ template <class D, bool kBf16, StepScales kScales, bool kZeros>
 __device__ __forceinline__ void multiply_run(const StepShared& shared, const StepSlots& ring, StepCursor& at, const StepRun& run,
                                              int depth_chunks, const StepOperand& operand) {
   constexpr bool kDigits = D::kKind == WeightKind::kInteger;
+  // Chunks of plain scales have a size that is known while compiling.
+  constexpr bool kKnown = !kZeros && (kScales == StepScales::kRow || kScales == StepScales::kChunk);
+  constexpr int kBytes = kChunkRows * kChunkDepth / 8 * D::kBits + (kScales == StepScales::kChunk ? kChunkRows * 4 : 0);
+  const int chunk_bytes = kKnown ? kBytes : ring.chunk_bytes;
   const int unit = ring.unit, count = run.count, rows = run.rows, slots = unit == 1 ? count : run.slots;
   std::conditional_t<kDigits, StepIntegerSums<D, kScales, kZeros>, StepSums<D, kBf16, kScales>> sums;
   int row = 0;
@@ -231,29 +236,31 @@ __device__ __forceinline__ void multiply_run(const StepShared& shared, const Ste
     else
       sums.add(operand, chunk, shared.x + column * (kChunkDepth / 2), at.part, at.lane);
   };
-  int turn = at.turn, depth = run.depth + turn * unit;
+  // Columns are counted from the run's first; run.columns_begin is zero where there is more than one row.
+  const int end = depth_chunks - run.columns_begin, pairs = unit == 2 ? count / 2 : 0;
+  int turn = at.turn, column = run.depth - run.columns_begin + turn * unit;
+#pragma unroll 1
   for (; turn < slots; turn += kStepGroups) {
 #pragma unroll 1
-    while (depth >= depth_chunks) depth -= depth_chunks, flush();
-    ring.full[at.slot].wait(at.parity);
-    const std::byte* chunk = shared.ring + at.slot * unit * ring.chunk_bytes;
-    int left = min(unit, count - turn * unit);
-    if (left == 2 && depth + 1 < depth_chunks) {  // at once: the second's words are on their way while the first is multiplied
-      add(chunk, depth - run.columns_begin);
-      add(chunk + ring.chunk_bytes, depth + 1 - run.columns_begin);
-      depth += 2;
-      left = 0;
-    }
+    while (column >= end) column -= end, flush();
+    wait_at(ring.full[at.slot].address(), at.parity);
+    const std::byte* chunk = shared.ring + at.slot * unit * chunk_bytes;
+    if (turn < pairs && column + 1 < end) {  // at once: the second's words are on their way while the first is multiplied
+      add(chunk, column);
+      add(chunk + chunk_bytes, column + 1);
+      column += 2;
+    } else {
 #pragma unroll 1
-    for (; left > 0; --left) {
-      add(chunk, depth - run.columns_begin);
-      chunk += ring.chunk_bytes;
-      if (++depth == depth_chunks && left > 1) depth = 0, flush();
+      for (int left = min(unit, count - turn * unit); left > 0; --left) {
+        add(chunk, column);
+        chunk += chunk_bytes;
+        if (++column == end && left > 1) column = 0, flush();
+      }
     }
     __syncwarp();
     if (at.lane == 0) ring.empty[at.slot].arrive();
     at.advance(ring.count);
-    depth += (kStepGroups - 1) * unit;
+    column += (kStepGroups - 1) * unit;
   }
 #pragma unroll 1
   while (row < rows) flush();
