@@ -38,9 +38,9 @@ __device__ bool add_depths(const WeightShared<T>& shared, int row_group, int dep
 }
 
 /// Adds the sums of all thread blocks that share the tile. True in the one that has them all then, of every tile another one, so that none
-/// falls behind.
+/// falls behind. It tells the others that it has read theirs, but for the last tile: they may be gone.
 template <class T>
-__device__ bool add_partials(const WeightParams& p, const WeightShared<T>& shared, int row_group, int rank, unsigned use,
+__device__ bool add_partials(const WeightParams& p, const WeightShared<T>& shared, int row_group, int rank, unsigned use, bool is_last,
                              float (&sums)[T::kCount]) {
   if (p.parts == 1) return true;
   const int thread = thread_here() % 128, lane = thread % 32, root = static_cast<int>(use % static_cast<unsigned>(p.parts));
@@ -68,7 +68,7 @@ __device__ bool add_partials(const WeightParams& p, const WeightShared<T>& share
     }
   }
   __syncwarp();
-  if (lane < p.parts) arrive_remote(read, static_cast<std::uint32_t>(lane));
+  if (!is_last && lane < p.parts) arrive_remote(read, static_cast<std::uint32_t>(lane));
   return true;
 }
 

@@ -89,7 +89,7 @@ __device__ void consume(const WeightParams& p, const CUtensorMap& y, const Weigh
     consumer.multiply(sums, piece.count);
     if (T::kDepthGroups > 1 && !add_depths<T>(shared, consumer.row_group, consumer.depth_group, sums)) continue;
     if (p.partials != nullptr ? share_sums<T>(p, worker, piece, consumer.row_group, sums)
-                              : add_partials<T>(p, shared, consumer.row_group, rank, use, sums))
+                              : add_partials<T>(p, shared, consumer.row_group, rank, use, work.is_done(), sums))
       store_sums<T>(p, y, sums, factors, column, place.token, shared.stores, consumer.row_group);
   }
   if (threadIdx.x % 128 < 32) wait_stores_read<0>();
@@ -133,7 +133,6 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     take_registers<T::kConsumerRegisters>();
     consume<T>(p, y, shared, worker, rank);
   }
-  if (p.parts > 1) cluster_sync();  // nobody leaves while its shared memory may still be used from outside
 }
 
 }  // namespace narrow::cuda::sm90

@@ -43,7 +43,8 @@ constexpr StreamMode kStreamModes[] = {{false, 1, 1.7, {0.40, 0.52, 0.80}, 0.10,
                                        {false, 2, 2.6, {0.46, 0.47, 0.80}, 0.0, 33000.0},
                                        {true, 1, 3.3, {0.56, 0.60, 0.72}, 0.0, 40000.0}};
 constexpr double kTile = 0.7, kShareOfTokens = 0.2, kMorePasses = 1.3;
-constexpr double kStart = 2.0, kPerByte = 9e-6, kParts = 1.08, kPartsPerToken = 0.011, kLeast = 0.75;  // of a chunk's time, alone
+constexpr double kStart = 2.0, kPerByte = 9e-6, kLeast = 0.75;              // of a chunk's time, alone
+constexpr double kParts = 1.08, kPartsPerToken = 0.011, kPartsOfFew = 1.0;  // of tiles of 32 tokens
 /// Of even plans: sharing tiles through the workspace, and more where a tile has more than two pieces. They go through all of x at once,
 /// which the second-level cache must hold.
 constexpr double kEven = 3.46, kEvenPerToken = 0.0127, kEvenPerPiece = 1.04, kMostBytesOfX = 40e6;
@@ -172,7 +173,7 @@ double estimate_weight_plan(const WeightProblem& problem, const WeightPlan& plan
   const double chunk = chunk_microseconds(problem.w, c) * (kLeast + (1.0 - kLeast) * busy);
   const double pieces = std::max(0.0, static_cast<double>(plan.workers) / plan.tiles - 1.0);
   return kStart + rounds * ceil_div(layout.depth_chunks, plan.parts) * chunk +
-         (plan.parts > 1 ? rounds * (kParts + kPartsPerToken * c.tokens) : 0.0) +
+         (plan.parts > 1 ? rounds * (c.tokens <= 32 ? kPartsOfFew : kParts + kPartsPerToken * c.tokens) : 0.0) +
          (plan.is_even ? kEven + kEvenPerToken * c.tokens + kEvenPerPiece * pieces : 0.0);
 }
 

@@ -157,6 +157,8 @@ class WeightWork {
     at += piece.count;
     return true;
   }
+  /// Whether next() gives no other piece.
+  __device__ bool is_done() const { return at >= (p.partials == nullptr ? tiles : end); }
   /// The first chunk, counted through all tiles, of a worker's share.
   __device__ static int share_begin(const WeightParams& p, int worker) {
     return static_cast<int>(std::int64_t{p.row_tiles * p.token_tiles} * p.depth_chunks * worker / p.workers);
