@@ -62,6 +62,7 @@ target_link_libraries(narrow PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
 
 # Hopper's own kernels: one target (wgmma and setmaxnreg exist in sm_90a alone), fp8 products in the compiler's own contraction.
 add_library(narrow_sm90 OBJECT
+  kernels/cuda/decoder/attend_exact.cu
   kernels/cuda/decoder/attend_rows.cu
   kernels/cuda/decoder/attend_rows_mma.cu
   kernels/cuda/decoder/attend_tiles.cu
@@ -70,6 +71,7 @@ add_library(narrow_sm90 OBJECT
   kernels/cuda/decoder/place_heads.cu
   kernels/cuda/decoder/sample.cu
   kernels/cuda/decoder/score.cu
+  kernels/cuda/decoder/split.cu
   kernels/cuda/decoder/stream.cu
   kernels/cuda/sm90/bit_launch.cu
   kernels/cuda/sm90/byte_launch.cu

@@ -111,13 +111,17 @@ enum class Logits : std::uint8_t { kAll, kLast };
 /// Sees the input [tokens, k] of the Linear modules that share it, before it is rounded.
 using InputObserver = std::function<void(std::span<const std::string> modules, const Tensor& x)>;
 
-/// What dense bf16 layers multiply: fp32 inputs, or inputs rounded to bf16 (sums are fp32 in both). bf16 is what frameworks do with such a
-/// model, and faster where the CPU has the instruction; quantized layers do not care.
-enum class Compute : std::uint8_t { kFp32, kBf16 };
+/// The inputs of products that no recipe rounds; sums are fp32 whatever they are.
+enum class Compute : std::uint8_t {
+  kDefault,  ///< what is fastest without a loss of quality: fp32 on the CPU, fp16 on a CUDA device
+  kFp32,     ///< fp32; on a CUDA device 22 bits, and fp32 between products: its greedy texts are then the CPU's
+  kFp16,     ///< of CUDA devices alone
+  kBf16,     ///< bf16 for dense bf16 layers, which is what frameworks do with such a model; the others as kDefault
+};
 
 struct ModelOptions {
-  Compute compute = Compute::kFp32;
-  /// Where the model runs. On a CUDA device layers that are not rounded take fp16 inputs (dense bf16 layers with Compute::kBf16: bf16).
+  Compute compute = Compute::kDefault;
+  /// Where the model runs.
   Device device = Device::cpu();
   /// Quantizes the weights (and activations) of a plain checkpoint as it is read.
   std::optional<Recipe> recipe{};
@@ -129,7 +133,7 @@ struct ModelOptions {
 struct LinearInfo {
   std::string module;
   Scheme weight;                                 ///< dense: fp32, fp16 or bf16 without scales
-  std::optional<ActivationScheme> activation{};  ///< none: the input stays fp32
+  std::optional<ActivationScheme> activation{};  ///< none: the input is as Compute says
   std::int64_t n = 0, k = 0;
   std::uint64_t bytes = 0;  ///< of the stored weight, without padding
 };

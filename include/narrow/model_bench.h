@@ -23,6 +23,7 @@ struct ModelBenchOptions {
   std::vector<std::int64_t> batches{1};
   std::int64_t prompt = 128, tokens = 128;  ///< read and made by each sequence
   Scheme cache = KvCache::parse_scheme("fp16");
+  Compute compute = Compute::kDefault;  ///< or kFp32
   Device device = Device::cuda(0);
 };
 

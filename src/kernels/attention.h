@@ -25,6 +25,9 @@ struct AttentionProblem {
   std::int64_t kv_stride = 0;
   float* out = nullptr;  ///< as q
   std::int64_t out_stride = 0;
+  /// Scores and weighted values are summed in fp64 and rounded once, so that the result does not depend on the order of sums, and so on
+  /// neither instruction set nor device; slower. The reference does so always, with weights in fp64 as well.
+  bool in_fp64 = false;
 
   std::int64_t first_key(std::int64_t token) const {
     const std::int64_t position = first_position + token;

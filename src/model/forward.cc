@@ -249,7 +249,8 @@ class Forward {
                             .v = values + head * config_.head_dim,
                             .kv_stride = width,
                             .out = out.as<float>() + first,
-                            .out_stride = q_width});
+                            .out_stride = q_width,
+                            .in_fp64 = state_.keeps_fp32});
       }
     }
     return problems;

@@ -35,6 +35,7 @@ class Loader {
   }
 
   std::shared_ptr<Model::State> load() {
+    state_->keeps_fp32 = options_.compute == Compute::kFp32;
     const ModelConfig config = state_->config = read_model_config(checkpoint_);
     state_->embedding = values("model.embed_tokens.weight", {config.vocabulary, config.hidden});
     const std::uint64_t embedding_bytes = stored_bytes("model.embed_tokens.weight");
@@ -169,7 +170,10 @@ std::shared_ptr<Model::State> model::load_state(const std::filesystem::path& pat
 }
 
 Model open_model(const std::filesystem::path& path, const ModelOptions& options) {
-  if (!options.device.is_cpu()) cuda::require_device(options.device.index);  // before anything is read
+  // Before anything is read.
+  if (!options.device.is_cpu()) cuda::require_device(options.device.index);
+  if (options.device.is_cpu() && options.compute == Compute::kFp16)
+    throw Unsupported("the CPU's products take fp32 or bf16 inputs; fp16 ones are for CUDA devices");
   std::shared_ptr<Model::State> state = model::load_state(path, options);
   if (options.device.is_cpu()) return Model(state);
   {

@@ -40,6 +40,7 @@ struct Model::State {
   std::vector<LinearInfo> linears;
   std::uint64_t weight_bytes = 0;
   std::shared_ptr<const model::DeviceDecoder> on_device;  ///< in place of the weights above
+  bool keeps_fp32 = false;                                ///< Compute::kFp32 was asked for
 };
 
 namespace model {

@@ -1,4 +1,5 @@
-// Attention of single rows against its definition in fp64: every cache, odd heads, no keys, few and many, windows, one and several splits.
+// Attention of single rows against its definition in fp64: every cache, odd heads, no keys, few and many, windows, one and several splits;
+// and with sums in fp64 against the CPU's bits.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -7,8 +8,9 @@
 #include <fmt/format.h>
 
 #include "device/cuda/runtime.h"
+#include "dispatch/attention.h"
 #include "harness.h"
-#include "kernels/cuda/decoder/decoder.h"
+#include "kernels/cuda/decoder/exact.h"
 #include "narrow/codec.h"
 
 namespace narrow::cuda::testing {
@@ -145,13 +147,40 @@ Expected attend(const std::vector<double>& q, const Caches::Values& cache, int k
   return expected;
 }
 
+/// What the CPU's kernels give with sums in fp64, of the query heads that share a key head; nothing where only the definition takes them.
+std::vector<float> cpu_attend(const float* q, std::int64_t heads, const Caches::Values& cache, int kv, int position, int window,
+                              float scale) {
+  const std::vector<float> all(cache.all.begin(), cache.all.end());
+  const auto row = [&](int which) { return all.data() + (cache.row(which, kv, 0) - cache.all.data()); };
+  std::vector<float> out(static_cast<std::size_t>(heads * cache.head_dim));
+  const AttentionProblem problem{.tokens = 1,
+                                 .heads = heads,
+                                 .head_dim = cache.head_dim,
+                                 .first_position = position,
+                                 .window = window,
+                                 .scale = scale,
+                                 .q = q,
+                                 .q_stride = heads * cache.head_dim,
+                                 .k = row(0),
+                                 .v = row(1),
+                                 .kv_stride = cache.head_dim,
+                                 .out = out.data(),
+                                 .out_stride = heads * cache.head_dim,
+                                 .in_fp64 = true};
+  const AttentionKernel& kernel = find(problem);
+  if (kernel.isa == Isa::kScalar) return {};
+  std::vector<std::byte> scratch(kernel.scratch_bytes(problem, 0, 1));
+  kernel.run(problem, 0, 1, scratch.data());
+  return out;
+}
+
 class EveryCache : public ::testing::TestWithParam<CacheKind> {};
 
 TEST_P(EveryCache, RowsAreTheDefinition) {
   NARROW_REQUIRE_DEVICE();
   const OwnedStream stream;
   const CacheKind kind = GetParam();
-  const double unit = kind == CacheKind::kBf16 ? 0x1p-16 : 0x1p-20;
+  enum class Way { kPlaced, kRows, kExact };
   const std::vector<int> lengths{0, 1, 15, 16, 17, 63, 64, 65, 200, 777};
   for (const Shape4& shape : {Shape4{1, 1, 128, 0},
                               {4, 4, 64, 0},
@@ -161,11 +190,13 @@ TEST_P(EveryCache, RowsAreTheDefinition) {
                               {16, 1, 128, 0},
                               {6, 2, 72, 0},
                               {2, 1, 192, 0}})
-    for (const bool places : {true, false})
+    for (const Way way : {Way::kPlaced, Way::kRows, Way::kExact})
       for (const int repeats : {1, 40}) {
+        const bool places = way == Way::kPlaced, exact = way == Way::kExact;
+        const double unit = exact ? 0x1p-22 : (kind == CacheKind::kBf16 ? 0x1p-16 : 0x1p-20);
         if (places && repeats > 1) continue;  // every row is another sequence's then
         SCOPED_TRACE(fmt::format("{} heads, {} of keys, of {}, window {}{}, {} times", shape.heads, shape.kv_heads, shape.head_dim,
-                                 shape.window, places ? ", placed" : "", repeats));
+                                 shape.window, places ? ", placed" : (exact ? ", exact" : ""), repeats));
         const Caches caches(kind, shape, lengths, stream);
         std::vector<std::int32_t> sequences, positions;
         for (int i = 0; i < repeats; ++i)
@@ -209,14 +240,24 @@ TEST_P(EveryCache, RowsAreTheDefinition) {
         problem.place.cosine = cosine_there.as<float>();
         problem.place.sine = sine_there.as<float>();
         problem.place.table_rows = table_there.as<std::int32_t>();
-        check(launch_attend_rows(problem, stream), "attend_rows");
-        out.check(stream, "attend_rows");
+        check(exact ? launch_attend_exact(problem, stream) : launch_attend_rows(problem, stream), "attention");
+        out.check(stream, "attention");
         std::vector<float> found(results);
         copy_bytes(found.data(), out.data(), results * sizeof(float), stream);
         synchronize(stream);
 
         std::vector<Caches::Values> held;
         for (std::size_t s = 0; s < lengths.size(); ++s) held.push_back(caches.read(s));
+        const int group = shape.heads / shape.kv_heads;
+        for (int row = 0; exact && row < rows; ++row)
+          for (int kv = 0; kv < shape.kv_heads; ++kv) {
+            const auto r = static_cast<std::size_t>(row);
+            const std::vector<float> expected =
+                cpu_attend(q.data() + row * width + kv * group * pitch, group, held[static_cast<std::size_t>(sequences[r])], kv,
+                           positions[r], shape.window, problem.scale);
+            const float* mine = found.data() + (row * shape.heads + kv * group) * shape.head_dim;
+            ASSERT_TRUE(std::equal(expected.begin(), expected.end(), mine)) << "row " << row << ", key head " << kv;
+          }
         for (int row = 0; row < rows; ++row)
           for (int head = 0; head < shape.heads; ++head) {
             std::vector<double> own(static_cast<std::size_t>(shape.head_dim));

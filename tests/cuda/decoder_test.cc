@@ -45,6 +45,8 @@ Tensor last_row(const Tensor& x) {
 /// the head. Prompts of more than 64 rows round everything between products as well: q, k, v, the weights of attention, gate, up and what
 /// is added to the stream, twice as often and with the products' own amplification.
 constexpr double kFewBound = 4 * 0x1p-11, kManyBound = 16 * 0x1p-11;
+/// With Compute::kFp32 inputs keep 22 bits, and sums of fp32 in another order are what is left.
+constexpr double kFp32Bound = 0x1p-16;
 
 class EveryArchitecture : public ::testing::TestWithParam<test::Decoder> {};
 
@@ -52,7 +54,8 @@ TEST_P(EveryArchitecture, GivesTheLogitsOfTheCpu) {
   NARROW_REQUIRE_DEVICE();
   const test::TemporaryDirectory place;
   test::write_decoder(place / "model", GetParam());
-  const Model cpu = open_model(place / "model"), gpu = open_model(place / "model", {.device = kDevice});
+  const Model cpu = open_model(place / "model"), gpu = open_model(place / "model", {.device = kDevice}),
+              fp32 = open_model(place / "model", {.compute = Compute::kFp32, .device = kDevice});
   ASSERT_EQ(gpu.device(), kDevice);
   const auto tokens = test::random_tokens(150, GetParam().vocabulary, 1), few = test::random_tokens(23, GetParam().vocabulary, 2);
   for (const char* cache : {"fp32", "fp16"}) {
@@ -60,6 +63,8 @@ TEST_P(EveryArchitecture, GivesTheLogitsOfTheCpu) {
     EXPECT_LT(distance(read_at_once(cpu, few, cache), read_at_once(gpu, few, cache)), kFewBound) << "few rows";
     EXPECT_LT(distance(read_at_once(cpu, tokens, cache), read_at_once(gpu, tokens, cache)), kManyBound) << "tiles";
   }
+  for (const auto* text : {&few, &tokens})
+    EXPECT_LT(distance(read_at_once(cpu, *text, "fp32"), read_at_once(fp32, *text, "fp32")), kFp32Bound) << text->size() << " rows";
   // A prompt in pieces, then one token at a time, beside another sequence.
   if (cpu.config().rope.kind == RopeConfig::Kind::kDynamic) return;
   const Tensor whole = read_at_once(cpu, tokens, "fp16");
@@ -91,13 +96,15 @@ TEST(Decoder, NarrowCachesAreTheCpus) {
   NARROW_REQUIRE_DEVICE();
   const test::TemporaryDirectory place;
   test::write_decoder(place / "model", {});
-  const Model cpu = open_model(place / "model"), gpu = open_model(place / "model", {.device = kDevice});
+  const Model cpu = open_model(place / "model"), gpu = open_model(place / "model", {.device = kDevice}),
+              fp32 = open_model(place / "model", {.compute = Compute::kFp32, .device = kDevice});
   const auto tokens = test::random_tokens(100, 96, 3), few = test::random_tokens(40, 96, 3);
   for (const auto& [cache, bound] : {std::pair{"bf16", 4e-3}, {"int8:row", 1e-2}, {"fp8_e4m3:row", 4e-2}}) {
     SCOPED_TRACE(cache);
     // Another rounding of a key by one input in 2^12 may round to the next code: the bound is a share of the code's own step.
     EXPECT_LT(distance(read_at_once(cpu, few, cache), read_at_once(gpu, few, cache)), bound);
     EXPECT_LT(distance(read_at_once(cpu, tokens, cache), read_at_once(gpu, tokens, cache)), bound);
+    EXPECT_LT(distance(read_at_once(cpu, tokens, cache), read_at_once(fp32, tokens, cache)), bound / 4);
   }
   EXPECT_THROW(gpu.make_cache(Scheme::parse("int4:row")), Unsupported);
 }
@@ -130,7 +137,8 @@ TEST(Decoder, EverySchemeGivesTheLogitsOfTheCpu) {
     Recipe recipe{.scheme = Scheme::parse(scheme)};
     if (*activations != '\0') recipe.activations = ActivationRecipe{.scheme = ActivationScheme::parse(activations)};
     const Model cpu = open_model(place / "model", {.recipe = recipe}),
-                gpu = open_model(place / "model", {.device = kDevice, .recipe = recipe});
+                gpu = open_model(place / "model", {.device = kDevice, .recipe = recipe}),
+                fp32 = open_model(place / "model", {.compute = Compute::kFp32, .device = kDevice, .recipe = recipe});
     EXPECT_EQ(cpu.bits_per_weight(), gpu.bits_per_weight());
     for (const auto& [text, bound] : {std::pair{&few, kFewBound}, {&tokens, kManyBound}}) {
       const Tensor expected = read_at_once(cpu, *text, "fp16");
@@ -139,6 +147,8 @@ TEST(Decoder, EverySchemeGivesTheLogitsOfTheCpu) {
       if (recipe.activations)
         most = distance(read_at_once(open_model(place / "model", {.recipe = Recipe{.scheme = recipe.scheme}}), *text, "fp16"), expected);
       EXPECT_LT(distance(expected, read_at_once(gpu, *text, "fp16")), most) << text->size() << " rows";
+      const double fp32_bound = recipe.activations ? most / 4 : kFp32Bound;
+      EXPECT_LT(distance(read_at_once(cpu, *text, "fp32"), read_at_once(fp32, *text, "fp32")), fp32_bound) << text->size() << " rows";
     }
   }
 }

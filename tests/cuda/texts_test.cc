@@ -16,12 +16,56 @@ namespace narrow::cuda::testing {
 namespace {
 
 constexpr std::int64_t kPrompt = 32, kTokens = 256;
-constexpr int kTexts = 3;
+constexpr std::size_t kTexts = 3;
+
 /// Inputs of products are rounded to fp16 on the GPU, by 2^-11 of a value at most, 24 times in six layers and once before the head. The
 /// bound is of the norm of a position's logits; one logit's error is no more than four times its share of that.
-constexpr double kBound = 4 * 0x1p-11, kOneLogit = 4.0;
+constexpr double kDefaultBound = 4 * 0x1p-11, kOneLogit = 4.0;
+/// With Compute::kFp32 inputs keep 22 bits, and sums of up to 1024 products are rounded to fp32 in another order, by some 2^-23 of their
+/// norm, as often: 25 * (2^-22 + 2^-23) where all errors add up.
+constexpr double kFp32Bound = 0x1p-16;
 
-/// What all texts of a scheme came to.
+/// A greedy text, and the logits that its tokens after the prompt were chosen by.
+struct Text {
+  std::vector<std::int32_t> tokens;
+  std::vector<Tensor> logits;
+};
+
+/// Texts after prompts, made by steps of all of them together.
+std::vector<Text> make_texts(const Model& gpu, std::span<const std::vector<std::int32_t>> prompts) {
+  const model::DeviceDecoder& decoder = *gpu.state().on_device;
+  const std::size_t count = prompts.size();
+  std::vector<KvCache> caches;
+  for (std::size_t i = 0; i < count; ++i) caches.push_back(gpu.make_cache(KvCache::parse_scheme("fp32")));
+  std::vector<KvCache*> places;
+  std::vector<Sequence> sequences;
+  std::vector<Text> texts;
+  for (std::size_t i = 0; i < count; ++i) {
+    places.push_back(&caches[i]);
+    sequences.push_back({prompts[i], &caches[i]});
+    texts.push_back({prompts[i], {}});
+  }
+  const auto keep = [&](const Tensor& logits) {
+    const Tensor all = to_host(logits, decoder.stream());
+    const std::int64_t vocabulary = all.shape().back();
+    for (std::size_t i = 0; i < count; ++i) {
+      texts[i].logits.push_back(Tensor::empty(DType::kF32, {vocabulary}));
+      std::copy_n(all.as<float>() + static_cast<std::int64_t>(i) * vocabulary, vocabulary, texts[i].logits.back().as<float>());
+    }
+  };
+  const Tensor first = decoder.forward_on_device(sequences, Logits::kLast, {});
+  keep(first);
+  model::DecodeLoop loop(decoder, places, first, {}, kTokens);
+  for (std::int64_t i = 1; i < kTokens; ++i) {
+    loop.step();
+    keep(loop.logits());
+  }
+  const std::vector<std::int32_t> made = loop.tokens(0, kTokens);
+  for (std::size_t i = 0; i < made.size(); ++i) texts[i % count].tokens.push_back(made[i]);
+  return texts;
+}
+
+/// What texts of a scheme came to.
 struct Agreement {
   int tokens = 0, others = 0;  ///< others: not the token of the CPU's largest logit
   double widest_gap = 0.0;     ///< between the CPU's largest logit and that of the other token
@@ -29,7 +73,7 @@ struct Agreement {
 };
 
 /// A token that is not the CPU's is one that the bound allows: its logit, on the CPU, is as large as the largest but for both errors.
-void compare_position(std::span<const float> cpu, std::span<const float> gpu, std::int32_t token, Agreement& all) {
+void compare_position(std::span<const float> cpu, std::span<const float> gpu, std::int32_t token, double bound, Agreement& all) {
   double squares = 0.0, differences = 0.0;
   for (std::size_t i = 0; i < cpu.size(); ++i) {
     const double x = static_cast<double>(cpu[i]), y = static_cast<double>(gpu[i]);
@@ -38,54 +82,125 @@ void compare_position(std::span<const float> cpu, std::span<const float> gpu, st
   }
   const double distance = std::sqrt(differences / squares), rms = std::sqrt(squares / static_cast<double>(cpu.size()));
   all.most_distant = std::max(all.most_distant, distance);
-  EXPECT_LT(distance, kBound);
+  EXPECT_LT(distance, bound);
   ++all.tokens;
   const auto best = std::max_element(cpu.begin(), cpu.end());
   if (best - cpu.begin() == token) return;
   ++all.others;
   const double gap = static_cast<double>(*best) - static_cast<double>(cpu[static_cast<std::size_t>(token)]);
   all.widest_gap = std::max(all.widest_gap, gap);
-  EXPECT_LE(gap, 2 * kOneLogit * kBound * rms) << "token " << token << " after " << all.tokens;
+  EXPECT_LE(gap, 2 * kOneLogit * bound * rms) << "token " << token << " after " << all.tokens;
 }
+
+/// The CPU's logits after every token of a text.
+Tensor cpu_logits(const Model& cpu, const std::vector<std::int32_t>& tokens) {
+  KvCache cache = cpu.make_cache(KvCache::parse_scheme("fp32"));
+  const Sequence sequence{tokens, &cache};
+  return cpu.forward({&sequence, 1});
+}
+
+void compare_text(const Tensor& expected, const Text& text, double bound, Agreement& all) {
+  const std::size_t vocabulary = static_cast<std::size_t>(expected.shape().back());
+  for (std::size_t i = 0; i < text.logits.size(); ++i) {
+    const std::size_t next = static_cast<std::size_t>(kPrompt) + i;
+    compare_position({expected.as<float>() + (next - 1) * vocabulary, vocabulary}, {text.logits[i].as<float>(), vocabulary},
+                     text.tokens[next], bound, all);
+  }
+}
+
+std::vector<std::vector<std::int32_t>> some_prompts() {
+  const TokenWindows windows = read_token_windows(std::filesystem::path(NARROW_EXAMPLES) / "docs_tokens.safetensors", "eval");
+  std::vector<std::vector<std::int32_t>> prompts;
+  for (std::size_t text = 0; text < kTexts; ++text) prompts.emplace_back(windows[text * 40].begin(), windows[text * 40].begin() + kPrompt);
+  return prompts;
+}
+
+void print(const char* scheme, const char* how, const Agreement& all) {
+  std::printf("%-18s %s: %d of %d tokens are the CPU's; the others' logits are at most %.4f below its largest; logits differ by %.2e\n",
+              *scheme == '\0' ? "bf16" : scheme, how, all.tokens - all.others, all.tokens, all.widest_gap, all.most_distant);
+  std::fflush(stdout);
+}
+
+struct Models {
+  Model cpu, gpu;
+};
+Models open_models(const char* scheme, Compute compute) {
+  const std::filesystem::path path = std::filesystem::path(NARROW_EXAMPLES) / "docs-llama-13m";
+  std::optional<Recipe> recipe;
+  if (*scheme != '\0') recipe = Recipe::of(scheme);
+  return {open_model(path, {.compute = compute, .recipe = recipe}),
+          open_model(path, {.compute = compute, .device = kDevice, .recipe = recipe})};
+}
+
+constexpr const char* kSchemes[] = {"",
+                                    "int8:row",
+                                    "int4:block128",
+                                    "int4:block32:asym",
+                                    "int3:block128",
+                                    "fp8_e4m3:row",
+                                    "fp6_e3m2:row",
+                                    "fp5_e2m2:row",
+                                    "fp4_e2m1:row",
+                                    "fp3_e2m0:row",
+                                    "mxfp4",
+                                    "nvfp4"};
+
+/// One or two more of every family, and inputs in int8: their products are exact, and everything between them has the CPU's bits.
+constexpr const char* kMoreSchemes[] = {"int8:row:asym",
+                                        "int8:block128",
+                                        "int3:block32:asym",
+                                        "int2:block32:asym",
+                                        "fp8_e5m2:row",
+                                        "fp8_e4m3:128x128",
+                                        "fp6_e2m3:row",
+                                        "fp5_e3m1:row",
+                                        "fp4_e2m1:block32",
+                                        "mxfp8_e4m3",
+                                        "mxfp6_e3m2",
+                                        "mxint8",
+                                        "msfp12",
+                                        "nf4:block64",
+                                        "W8A8",
+                                        "W4A8"};
 
 TEST(Texts, AreTheCpusButForTies) {
   NARROW_REQUIRE_DEVICE();
-  const std::filesystem::path examples = NARROW_EXAMPLES;
-  const TokenWindows windows = read_token_windows(examples / "docs_tokens.safetensors", "eval");
-  for (const char* scheme : {"", "int8:row", "int4:block128", "int4:block32:asym", "int3:block128", "fp8_e4m3:row", "fp6_e3m2:row",
-                             "fp5_e2m2:row", "fp4_e2m1:row", "fp3_e2m0:row", "mxfp4", "nvfp4"}) {
+  const std::vector<std::vector<std::int32_t>> prompts = some_prompts();
+  for (const char* scheme : kSchemes) {
     SCOPED_TRACE(scheme);
-    std::optional<Recipe> recipe;
-    if (*scheme != '\0') recipe = Recipe{.scheme = Scheme::parse(scheme)};
-    const Model cpu = open_model(examples / "docs-llama-13m", {.recipe = recipe}),
-                gpu = open_model(examples / "docs-llama-13m", {.device = kDevice, .recipe = recipe});
-    const model::DeviceDecoder& decoder = *gpu.state().on_device;
+    const Models models = open_models(scheme, Compute::kDefault);
     Agreement all;
-    for (int text = 0; text < kTexts; ++text) {
-      const std::vector<std::int32_t>& window = windows[static_cast<std::size_t>(text) * 40];
-      std::vector<std::int32_t> tokens(window.begin(), window.begin() + kPrompt);
-      KvCache on_gpu = gpu.make_cache(KvCache::parse_scheme("fp32")), on_cpu = cpu.make_cache(KvCache::parse_scheme("fp32"));
-      const Sequence prompt{tokens, &on_gpu};
-      KvCache* const caches[] = {&on_gpu};
-      model::DecodeLoop loop(decoder, caches, decoder.forward_on_device({&prompt, 1}, Logits::kLast, {}), {}, kTokens + 1);
-      std::vector<Tensor> logits;
-      for (std::int64_t i = 0; i < kTokens; ++i) {
-        loop.step();
-        logits.push_back(to_host(loop.logits(), decoder.stream()));
-      }
-      const std::vector<std::int32_t> made = loop.tokens(0, kTokens + 1);
-      tokens.insert(tokens.end(), made.begin(), made.end() - 1);
-      const Sequence all_tokens{tokens, &on_cpu};
-      const Tensor expected = cpu.forward({&all_tokens, 1});
-      const std::size_t vocabulary = static_cast<std::size_t>(expected.shape().back());
-      for (std::int64_t i = 0; i < kTokens; ++i) {
-        const float* row = expected.as<float>() + static_cast<std::size_t>(kPrompt + i) * vocabulary;
-        compare_position({row, vocabulary}, {logits[static_cast<std::size_t>(i)].as<float>(), vocabulary},
-                         made[static_cast<std::size_t>(i) + 1], all);
-      }
+    for (const std::vector<std::int32_t>& prompt : prompts) {
+      const Text text = make_texts(models.gpu, {&prompt, 1}).front();
+      compare_text(cpu_logits(models.cpu, text.tokens), text, kDefaultBound, all);
     }
-    std::printf("%-18s %d of %d tokens are the CPU's; the others' logits are at most %.4f below its largest; logits differ by %.5f\n",
-                *scheme == '\0' ? "bf16" : scheme, all.tokens - all.others, all.tokens, all.widest_gap, all.most_distant);
+    print(scheme, "by default", all);
+  }
+}
+
+/// Every token is the CPU's where both are asked for fp32, whether texts are made one by one (steps as one kernel, where it takes the
+/// scheme) or all at once (one kernel per operation).
+TEST(Texts, AreTheCpusInFp32) {
+  NARROW_REQUIRE_DEVICE();
+  const std::vector<std::vector<std::int32_t>> prompts = some_prompts();
+  std::vector<const char*> schemes(std::begin(kSchemes), std::end(kSchemes));
+  schemes.insert(schemes.end(), std::begin(kMoreSchemes), std::end(kMoreSchemes));
+  for (const char* scheme : schemes) {
+    SCOPED_TRACE(scheme);
+    const Models models = open_models(scheme, Compute::kFp32);
+    const std::vector<Text> texts = make_texts(models.gpu, prompts);
+    Agreement at_once, one_by_one;
+    for (std::size_t i = 0; i < kTexts; ++i) {
+      const Tensor expected = cpu_logits(models.cpu, texts[i].tokens);
+      compare_text(expected, texts[i], kFp32Bound, at_once);
+      const Text alone = make_texts(models.gpu, {&prompts[i], 1}).front();
+      const bool same = alone.tokens == texts[i].tokens;
+      compare_text(same ? expected : cpu_logits(models.cpu, alone.tokens), alone, kFp32Bound, one_by_one);
+    }
+    print(scheme, "in fp32, at once", at_once);
+    print(scheme, "in fp32, one by one", one_by_one);
+    EXPECT_EQ(at_once.others, 0);
+    EXPECT_EQ(one_by_one.others, 0);
   }
 }
 

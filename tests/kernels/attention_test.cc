@@ -20,11 +20,12 @@ constexpr Case kCases[] = {{1, 1, 16, 0, 0},    {1, 3, 64, 200, 0},  {2, 3, 64, 
                            {20, 3, 96, 0, 1},   {130, 2, 16, 3, 64}, {7, 2, 20, 9, 0},   {3, 6, 256, 65, 0}};
 
 TEST(Attention, EveryRowEqualsTheReference) {
-  std::mt19937 generator(7);
-  std::normal_distribution<float> normal(0.0f, 1.5f);
+  std::vector<std::vector<float>> in_fp64(std::size(kCases));  // of the first row that takes a case
   for (const AttentionKernel& kernel : attention_kernels()) {
     if (!cpu_supports(kernel.isa)) continue;
     SCOPED_TRACE(kernel.name);
+    std::mt19937 generator(7);  // the same values for every row
+    std::normal_distribution<float> normal(0.0f, 1.5f);
     std::size_t accepted = 0;
     for (const Case& c : kCases) {
       SCOPED_TRACE(testing::Message() << c.tokens << " tokens, " << c.heads << " heads of " << c.head_dim << " after " << c.before
@@ -69,6 +70,16 @@ TEST(Attention, EveryRowEqualsTheReference) {
             ASSERT_NEAR(out[place], expected[place], 2e-5f) << "token " << token << " element " << i;
           }
         }
+
+      // Sums in fp64 give every row's bits, and the definition's but for weights in fp32.
+      if (kernel.isa == Isa::kScalar) continue;
+      problem.in_fp64 = true;
+      std::vector<std::byte> mine(kernel.scratch_bytes(problem, 0, c.tokens));
+      kernel.run(problem, 0, c.tokens, mine.data());
+      for (std::size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(out[i], expected[i], 2e-6f);
+      std::vector<float>& first = in_fp64[static_cast<std::size_t>(&c - kCases)];
+      if (first.empty()) first = out;
+      EXPECT_EQ(out, first);
     }
     EXPECT_GE(accepted, 8u);
   }

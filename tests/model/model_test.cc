@@ -142,6 +142,23 @@ TEST(Model, RoundedInputsStayNear) {
   EXPECT_GT(difference(exact, rounded), 1e-5);
 }
 
+/// In fp32 attention does not depend on the order of its sums, nor do integer products: one token at a time meets the codes that all at
+/// once meet, and only the head's sums differ.
+TEST(Model, InFp32IntegerLayersHaveTheSameBitsTokenByToken) {
+  const test::TemporaryDirectory place;
+  test::write_decoder(place / "model", {.head_dim = 32});
+  const Model model = open_model(place / "model", {.compute = Compute::kFp32, .recipe = Recipe::of("W8A8")});
+  const auto tokens = test::random_tokens(70, 96, 11);
+  const Tensor whole = read_at_once(model, tokens);
+  KvCache kv = model.make_cache();
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const Sequence one{std::span(tokens).subspan(i, 1), &kv};
+    const Tensor last = model.forward({&one, 1});
+    const Tensor expected = Tensor::borrow(whole.as<float>() + static_cast<std::int64_t>(i) * 96, DType::kF32, last.shape());
+    ASSERT_LT(difference(expected, last), 1e-6) << "token " << i;
+  }
+}
+
 TEST(Model, StaticActivationsNeedTheirScales) {
   const test::TemporaryDirectory place;
   test::write_decoder(place / "model", {});
@@ -208,6 +225,7 @@ TEST(Model, WhatItLacksItNames) {
   test::write_decoder(place / "model", {});
   std::filesystem::remove(place / "model" / "config.json");
   EXPECT_THAT(refusal<Unsupported>(place / "model"), testing::HasSubstr("config.json"));
+  EXPECT_THROW(open_model(place / "model", {.compute = Compute::kFp16}), Unsupported);
 }
 
 TEST(Model, FilesThatContradictTheConfigAreCorrupt) {

@@ -51,6 +51,9 @@ void add_bench(CLI::App& app, Context& context) {
   command->add_option("--batch", model.how.batches, "Sequences at a time (default: 1)")->option_text("B ...");
   command->add_option("--prompt", model.how.prompt, "Tokens that each sequence reads (default: 128)")->option_text("P");
   command->add_option("--generate", model.how.tokens, "Tokens that each sequence makes (default: 128)")->option_text("G");
+  command->add_option("--compute", model.compute, "Inputs that are not rounded: fp16 (default; bf16 of bf16 weights) or fp32")
+      ->option_text("TYPE")
+      ->check(CLI::IsMember({"fp16", "fp32"}).description(""));
   command->add_option("--kv-cache", model.cache, "Keys and values in fp16 (default), fp32, bf16, fp8_e4m3:row, int8:row")
       ->option_text("SCHEME");
   command->add_option("--device", model.device, "The GPU: cuda (default), cuda:1, ..")->option_text("DEVICE");

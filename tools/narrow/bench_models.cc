@@ -48,6 +48,7 @@ Json result_object(const std::string& scheme, const ModelBenchResult& r) {
 void bench_models(Context& context, ModelBenchCommand& options) {
   const ModelConfig config = config_of(options.model);
   options.how.device = parse_device(options.device);
+  if (options.compute == "fp32") options.how.compute = Compute::kFp32;
   options.how.cache = KvCache::parse_scheme(options.cache);
   if (options.schemes.empty()) options.schemes = {"fp16"};
   Json results = Json::array();
@@ -81,6 +82,7 @@ void bench_models(Context& context, ModelBenchCommand& options) {
   }
   context.answer(Json{{"model", options.model},
                       {"device", options.device},
+                      {"compute", options.compute},
                       {"kv_cache", options.cache},
                       {"read_bandwidth", bandwidth},
                       {"results", results}});

@@ -12,7 +12,7 @@
 namespace narrow::command {
 
 struct ModelBenchCommand {
-  std::string model, device = "cuda", cache = "fp16";
+  std::string model, device = "cuda", cache = "fp16", compute = "fp16";
   std::vector<std::string> schemes;
   ActivationOptions activations;
   ModelBenchOptions how;

@@ -51,8 +51,8 @@ void run_calibrate(Context& context, const CalibrateOptions& options) {
   CalibrationStatistics statistics;
   if (!options.tokens.tokens.empty() || !options.tokens.text.empty()) {
     const LoadedTokens loaded = load_tokens(options.tokens, options.model);
-    statistics = observe(context, open_model(options.model, {.compute = Compute::kFp32, .device = parse_device(options.device)}),
-                         loaded.windows, options.second_moments);
+    statistics =
+        observe(context, open_model(options.model, {.device = parse_device(options.device)}), loaded.windows, options.second_moments);
   } else if (options.merge.empty()) {
     throw InvalidArgument("give a text to read (--tokens FILE or --text FILE), or files to join (--merge)");
   }

@@ -48,7 +48,7 @@ Words words_for(const CommandPages& pages, const CommandPage& page, const std::s
       {"--activations", {"int8:row:dynamic", "int8:tensor:static", "fp8_e4m3:row:dynamic", "fp8_e4m3:tensor:static", "none"}},
       {"--as", {"narrow", "ct", "gptq", "awq", "fp8-block", "modelopt", "bnb", "gguf"}},
       {"--cluster", {"local:2", "local:4", "auto", "ray://"}},
-      {"--compute", {"bf16", "fp32"}},
+      {"--compute", {"bf16", "fp32", "fp16"}},
       {"--device", {"cpu", "cuda", "cuda:1"}},
       {"--dtype", {"fp32", "bf16", "fp16"}},
       {"--export", {"ct", "gptq", "awq", "fp8-block", "modelopt", "gguf", "gguf:q8_0", "gguf:q4_0", "gguf:q4_k"}},

@@ -18,9 +18,11 @@ void add_scheme_options(CLI::App& command, SchemeOptions& options) {
   command.add_option("--rule", options.rules, "Another scheme for some weights: 're:.*down_proj=int8:row'")
       ->option_text("PATTERN=SCHEME ...");
   add_activation_options(command, options.activations);
-  command.add_option("--compute", options.compute, "Inputs of dense bf16 layers: bf16 (default) or fp32; sums are fp32")
+  command
+      .add_option("--compute", options.compute,
+                  "Inputs that are not rounded: bf16 (default: of dense bf16 layers), fp32, or fp16 (on CUDA)")
       ->option_text("TYPE")
-      ->check(CLI::IsMember({"bf16", "fp32"}).description(""));
+      ->check(CLI::IsMember({"bf16", "fp32", "fp16"}).description(""));
   command.add_option("--kv-cache", options.cache, "Keys and values in fp32 (default), fp16, bf16, fp8_e4m3:row, int8:row")
       ->option_text("SCHEME");
   add_device_option(command, options.device);
@@ -45,7 +47,7 @@ Device parse_device(const std::string& text) {
 ModelOptions make_model_options(const SchemeOptions& options) {
   ModelOptions result;
   result.device = parse_device(options.device);
-  result.compute = options.compute == "bf16" ? Compute::kBf16 : Compute::kFp32;
+  result.compute = options.compute == "bf16" ? Compute::kBf16 : (options.compute == "fp16" ? Compute::kFp16 : Compute::kFp32);
   if (!options.scheme.empty()) {
     result.recipe = Recipe::of(options.scheme);
     for (const std::string& rule : options.rules) {

@@ -158,17 +158,77 @@ inline void weigh_values(const AttentionProblem& problem, const QueryTile& tile)
   columns(tile_product_of<1>, 1);
 }
 
+// The same with sums in fp64: products of two fp32 are exact there, and what the order of sums changes is far below fp32's last bit.
+
+using VHalves [[gnu::vector_size(kLanes * 2)]] = float;  // kLanes / 2 lanes
+inline VD wide(const float* from) { return __builtin_convertvector(load<VHalves>(from), VD); }
+
+/// c[r][0 .. kWide * kLanes / 2) = (sum over i < count of a[r][i] * b[i][..]) / divisors[r]
+template <int kRows, int kWide>
+inline void tile_product_in_fp64(const float* const* a, const float* b, std::int64_t b_stride, std::int64_t count, const double* divisors,
+                                 float* const* c) {
+  VD sums[kRows][kWide] = {};
+  for (std::int64_t i = 0; i < count; ++i) {
+    VD values[kWide];
+    for (int v = 0; v < kWide; ++v) values[v] = wide(b + i * b_stride + v * (kLanes / 2));
+    for (int r = 0; r < kRows; ++r)
+      for (int v = 0; v < kWide; ++v) sums[r][v] += static_cast<double>(a[r][i]) * values[v];
+  }
+  for (int r = 0; r < kRows; ++r)
+    for (int v = 0; v < kWide; ++v)
+      store(c[r] + v * (kLanes / 2), __builtin_convertvector(sums[r][v] / divisors[r], VHalves));
+}
+
+/// The same of up to kTileRows rows and any multiple of kLanes / 2 columns.
+template <int kRows = kTileRows>
+inline void columns_in_fp64(int rows, std::int64_t columns, const float* const* a, const float* b, std::int64_t b_stride,
+                            std::int64_t count, const double* divisors, float* const* c) {
+  if constexpr (kRows > 1)
+    if (rows < kRows) return columns_in_fp64<kRows - 1>(rows, columns, a, b, b_stride, count, divisors, c);
+  std::int64_t column = 0;
+  const auto go = [&](auto product, std::int64_t step) {
+    for (; column + step <= columns; column += step) {
+      float* to[kTileRows];
+      for (int r = 0; r < kRows; ++r) to[r] = c[r] + column;
+      product(a, b + column, b_stride, count, divisors, to);
+    }
+  };
+  go(tile_product_in_fp64<kRows, kTileVectors>, kTileVectors * kLanes / 2);
+  go(tile_product_in_fp64<kRows, 1>, kLanes / 2);
+}
+
+inline void scores_in_fp64(const AttentionProblem& problem, const QueryTile& tile, const float* blocks, std::int64_t first_block_key) {
+  double ones[kTileRows];
+  for (double& one : ones) one = 1.0;
+  for (std::int64_t key = tile.first; key < tile.last; key += kKeys) {
+    float* c[kTileRows];
+    for (int r = 0; r < tile.rows; ++r) c[r] = tile.scores[r] + (key - tile.first);
+    columns_in_fp64(tile.rows, kKeys, tile.q, blocks + (key - first_block_key) * problem.head_dim, kKeys, problem.head_dim, ones, c);
+  }
+}
+
+inline void weigh_values_in_fp64(const AttentionProblem& problem, const QueryTile& tile) {
+  const std::int64_t count = tile.last - tile.first;
+  double totals[kTileRows] = {};
+  for (int r = 0; r < tile.rows; ++r)
+    for (std::int64_t j = 0; j < count; ++j) totals[r] += static_cast<double>(tile.scores[r][j]);
+  columns_in_fp64(tile.rows, problem.head_dim, tile.scores, problem.v + tile.first * problem.kv_stride, problem.kv_stride, count, totals,
+                  tile.out);
+}
+
 inline void attention_run(const AttentionProblem& problem, std::int64_t begin, std::int64_t end, std::byte* scratch) {
   const std::int64_t first_key = problem.first_key(begin) / kKeys * kKeys, end_key = problem.end_key(end - 1);
   const std::int64_t stride = rounded_to_keys(end_key - first_key);
   float* scores = reinterpret_cast<float*>(scratch);
   float* blocks = scores + kTileRows * stride;
   const std::int64_t end_row = end * problem.heads;
-  const bool single = (end - begin) * problem.heads <= kTileRows;
+  const bool single = (end - begin) * problem.heads <= kTileRows && !problem.in_fp64;
   if (!single) transpose_keys(problem, first_key, end_key, blocks);
   for (std::int64_t row = begin * problem.heads; row < end_row; row += kTileRows) {
     const QueryTile tile = query_tile(problem, row, end_row, scores, stride);
-    if (single)
+    if (problem.in_fp64)
+      scores_in_fp64(problem, tile, blocks, first_key);
+    else if (single)
       scores_by_dots(problem, tile);
     else
       scores_by_blocks(problem, tile, blocks, first_key);
@@ -177,6 +237,10 @@ inline void attention_run(const AttentionProblem& problem, std::int64_t begin, s
       factors[r] = softmax_row(tile.scores[r], tile.begin[r] - tile.first, tile.end[r] - tile.first, problem.scale);
       for (std::int64_t j = (tile.end[r] - tile.first + kLanes - 1) / kLanes * kLanes; j < tile.last - tile.first; ++j)
         tile.scores[r][j] = 0.0f;
+    }
+    if (problem.in_fp64) {
+      weigh_values_in_fp64(problem, tile);
+      continue;
     }
     weigh_values(problem, tile);
     for (int r = 0; r < tile.rows; ++r)

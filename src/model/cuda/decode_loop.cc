@@ -18,11 +18,10 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 DecodeLoop::DecodeLoop(const DeviceDecoder& decoder, std::span<KvCache* const> caches, const Tensor& logits, const SampleOptions& sampling,
                        std::int64_t tokens)
     : decoder_(decoder), caches_(caches.begin(), caches.end()), sampling_(sampling), tokens_(tokens) {
-  const ModelConfig& config = decoder.config();
   const std::int64_t count = static_cast<std::int64_t>(caches_.size());
   const Device device = decoder.weights().device;
   const cuda::Stream stream = decoder.stream();
-  scratch_ = PassScratch::allocate(config, count, count, device);
+  scratch_ = PassScratch::allocate(decoder.weights(), count, count);
   std::vector<cuda::CacheView> views;
   std::vector<std::int32_t> positions, sequences;
   std::int64_t longest = 0;

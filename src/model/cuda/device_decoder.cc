@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "device/cuda/runtime.h"
+#include "kernels/cuda/decoder/exact.h"
 #include "model/kv_cache.h"
 #include "model/rope.h"
 #include "narrow/error.h"
@@ -70,9 +71,12 @@ std::uint64_t DeviceWeights::bytes_per_step(std::int64_t rows) const {
   return total;
 }
 
-PassScratch PassScratch::allocate(const ModelConfig& config, std::int64_t rows, std::int64_t logit_rows, Device device) {
-  // fp16 of all rows, or fp32 of few ones.
-  const auto bytes_for = [&](std::int64_t width) { return bytes(width * std::max(2 * rows, 4 * std::min(rows, kFewRows))); };
+PassScratch PassScratch::allocate(const DeviceWeights& weights, std::int64_t rows, std::int64_t logit_rows) {
+  const ModelConfig& config = weights.config;
+  const Device device = weights.device;
+  // fp16 of all rows, or fp32 of few ones; of all where it is kept.
+  const std::int64_t fp32_rows = weights.keeps_fp32 ? rows : std::min(rows, kFewRows);
+  const auto bytes_for = [&](std::int64_t width) { return bytes(width * std::max(2 * rows, 4 * fp32_rows)); };
   const std::int64_t pitch = (config.head_dim + 7) / 8 * 8;
   PassScratch s;
   s.rows = rows;
@@ -83,10 +87,12 @@ PassScratch PassScratch::allocate(const ModelConfig& config, std::int64_t rows, 
   s.q = Buffer::allocate(bytes_for(config.heads * pitch), device);
   s.mixed = Buffer::allocate(bytes(rows * config.heads * config.head_dim * 4), device);
   s.gate_up = Buffer::allocate(bytes_for(2 * config.intermediate), device);
-  s.delta = Buffer::allocate(rows > kFewRows ? bytes(rows * config.hidden * 4) : 0, device);
+  s.delta = Buffer::allocate(weights.is_many(rows) ? bytes(rows * config.hidden * 4) : 0, device);
   s.picked = Buffer::allocate(bytes(logit_rows * config.hidden * 4), device);
   if (config.experts) s.experts = ExpertsScratch::allocate(config, rows, device);
-  s.input = InputScratch::allocate(rows, std::max({config.hidden, config.intermediate, config.heads * config.head_dim}), device);
+  const std::int64_t most_outputs = std::max({qkv_width(config), config.hidden, 2 * config.intermediate, config.vocabulary});
+  s.input = InputScratch::allocate(rows, std::max({config.hidden, config.intermediate, config.heads * config.head_dim}),
+                                   weights.keeps_fp32 ? most_outputs : 0, device);
   return s;
 }
 
@@ -143,7 +149,7 @@ void DeviceDecoder::attend(const DeviceRows& rows, const PassScratch& scratch, s
   place.q = scratch.q.data();
   cuda::AttendProblem problem;
   problem.shape = shape;
-  problem.places = rows.rows == rows.sequences && rows.tile_count == 0;
+  problem.places = rows.rows == rows.sequences && rows.tile_count == 0 && !weights_.keeps_fp32;
   if (problem.places)
     problem.place = place;
   else
@@ -153,16 +159,18 @@ void DeviceDecoder::attend(const DeviceRows& rows, const PassScratch& scratch, s
   problem.window = static_cast<int>(c.windows.empty() ? 0 : c.windows[layer]);
   problem.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
   problem.out = scratch.mixed.data();
-  problem.out_type = w.o.source_type(rows.rows > kFewRows);
+  problem.out_type = w.o.source_type(weights_.is_many(rows.rows));
   problem.tiles = rows.tiles;
   problem.tile_count = rows.tile_count;
-  check(rows.tile_count > 0 ? cuda::launch_attend_tiles(problem, stream_) : cuda::launch_attend_rows(problem, stream_), "attention");
+  const auto launch =
+      weights_.keeps_fp32 ? cuda::launch_attend_exact : (rows.tile_count > 0 ? cuda::launch_attend_tiles : cuda::launch_attend_rows);
+  check(launch(problem, stream_), "attention");
 }
 
 std::optional<Tensor> DeviceDecoder::run_layers(const DeviceRows& rows, const PassScratch& scratch, const InputObserver& observer) const {
   const ModelConfig& c = config();
   const cuda::DeviceGuard guard(weights_.device.index);
-  const bool many = rows.rows > kFewRows;
+  const bool many = weights_.is_many(rows.rows);
   const DType type = many ? DType::kF16 : DType::kF32;
   const Tensor stream = first_rows(scratch.stream, rows.rows);
   const Tensor qkv = view(scratch.qkv, type, {rows.rows, qkv_width(c)}),
@@ -267,7 +275,7 @@ DeviceRows DeviceDecoder::place_rows(std::span<const Sequence> sequences, Buffer
   } else {
     std::tie(rows.cosine, rows.sine) = rope_tables(longest);
   }
-  const bool uses_tiles = rows.rows > kFewRows && rows.rows >= kTileWorth * rows.sequences && c.head_dim <= cuda::kTileHeadDim;
+  const bool uses_tiles = weights_.is_many(rows.rows) && rows.rows >= kTileWorth * rows.sequences && c.head_dim <= cuda::kTileHeadDim;
   std::stable_sort(tiles.begin(), tiles.end(),
                    [](const cuda::AttendTile& a, const cuda::AttendTile& b) { return a.position < b.position; });
   Packed packed;
@@ -291,13 +299,12 @@ DeviceRows DeviceDecoder::place_rows(std::span<const Sequence> sequences, Buffer
 }
 
 Tensor DeviceDecoder::forward_on_device(std::span<const Sequence> sequences, Logits logits, const InputObserver& observer) const {
-  const ModelConfig& c = config();
   const cuda::DeviceGuard guard(weights_.device.index);
   const DeviceRows rows = place_rows(sequences, upload_);
   const std::int64_t logit_rows = logits == Logits::kLast ? rows.sequences : rows.rows;
   if (scratch_.rows < rows.rows || scratch_.logit_rows < logit_rows) {
     scratch_ = {};  // before the larger one
-    scratch_ = PassScratch::allocate(c, rows.rows, logit_rows, weights_.device);
+    scratch_ = PassScratch::allocate(weights_, rows.rows, logit_rows);
   }
   const std::optional<Tensor> delta = run_layers(rows, scratch_, observer);
   run_head(scratch_, delta, logit_rows, logits == Logits::kLast ? rows.last : nullptr);

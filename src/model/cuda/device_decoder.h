@@ -1,6 +1,7 @@
 #pragma once
 /// A decoder on a CUDA device: weights, and the passes over them. The stream is fp32; products take fp16, bf16 or codes; attention and
-/// everything else compute in fp32, prompts of more than 64 rows with fp16 queries, keys and values.
+/// everything else compute in fp32, prompts of more than 64 rows with fp16 queries, keys and values. With Compute::kFp32 products take two
+/// fp16 values for one of fp32, and passes of any number of rows are computed as those of few.
 
 #include <memory>
 #include <mutex>
@@ -27,7 +28,8 @@ struct DeviceLayer {
 struct DeviceWeights {
   ModelConfig config;
   Device device;
-  Tensor embedding;  ///< [vocabulary, hidden]
+  bool keeps_fp32 = false;  ///< Compute::kFp32
+  Tensor embedding;         ///< [vocabulary, hidden]
   std::vector<DeviceLayer> layers;
   Tensor final_norm;
   DeviceLinear head;
@@ -35,15 +37,18 @@ struct DeviceWeights {
   /// Bytes that one step of decoding reads: every weight once, but of the embedding nothing to speak of.
   /// Of experts those that `rows` tokens meet, if all are as likely: count * (1 - (1 - per_token / count)^rows) of them.
   std::uint64_t bytes_per_step(std::int64_t rows) const;
+  /// Whether so many rows move fp16 between products.
+  bool is_many(std::int64_t rows) const { return rows > kFewRows && !keeps_fp32; }
 };
 
 /// Throws Unsupported where a device is no Hopper.
 void require_hopper(Device device);
 /// Copies the weights of the CPU's executor, of one layer or of all.
-DeviceLayer to_device(const LayerWeights& layer, const ModelConfig& config, Device device, cuda::Stream stream);
+DeviceLayer to_device(const LayerWeights& layer, const ModelConfig& config, Device device, cuda::Stream stream, bool keeps_fp32 = false);
 DeviceWeights to_device(const Model::State& state, Device device, cuda::Stream stream);
-/// Random weights in a recipe's schemes, made on the device; embedding and head stay in fp16 (with bf16 weights: bf16).
-DeviceWeights random_weights(const ModelConfig& config, const Recipe& recipe, Device device, cuda::Stream stream);
+/// Random weights in a recipe's schemes, made on the device; embedding and head stay in fp16 (with bf16 weights: bf16, unless fp32 is
+/// kept).
+DeviceWeights random_weights(const ModelConfig& config, const Recipe& recipe, Device device, cuda::Stream stream, bool keeps_fp32);
 
 /// Rows of tokens in device memory: what a pass reads.
 struct DeviceRows {
@@ -68,7 +73,7 @@ struct PassScratch {
   Buffer qkv, q, mixed, gate_up, delta, picked;
   InputScratch input;
   ExpertsScratch experts;
-  static PassScratch allocate(const ModelConfig& config, std::int64_t rows, std::int64_t logit_rows, Device device);
+  static PassScratch allocate(const DeviceWeights& weights, std::int64_t rows, std::int64_t logit_rows);
 };
 
 class DeviceDecoder {

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "device/cuda/runtime.h"
-#include "kernels/cuda/decoder/decoder.h"
+#include "kernels/cuda/decoder/exact.h"
 #include "narrow/error.h"
 
 namespace narrow::model {
@@ -24,18 +24,30 @@ Buffer part_of(const Buffer& buffer, std::size_t bytes) { return Buffer::borrow(
 
 bool is_dense(const Scheme& scheme) { return !scheme.has_scales() && (scheme.element == kFp16 || scheme.element == kBf16); }
 
-/// The canonical weight. Dense ones come in the type of their input.
-QuantizedTensor weight_of(const Linear& layer, DType type) {
-  const PreparedWeight& w = layer.weight;
-  const bool dense = !w.scheme.has_scales() && (w.scheme.element.bits == 32 || w.scheme.element == kFp16 || w.scheme.element == kBf16);
-  if (!dense) return with_row_scales(unprepare(w));
-  const Tensor values = convert(unprepare_dense(w), type);
+bool is_fp32(const Linear& layer) { return !layer.weight.scheme.has_scales() && layer.weight.scheme.element.bits == 32; }
+
+/// Values in 16 bits as a weight.
+QuantizedTensor dense_weight(const Tensor& values) {
   Scheme scheme;
-  scheme.element = type == DType::kBf16 ? kBf16 : kFp16;
+  scheme.element = values.dtype() == DType::kBf16 ? kBf16 : kFp16;
   scheme.granularity = Granularity::none();
-  QuantizedTensor q = allocate_quantized(scheme, {w.n, w.k});
+  QuantizedTensor q = allocate_quantized(scheme, values.shape());
   std::memcpy(q.codes.data(), values.data(), values.byte_size());
   return q;
+}
+
+/// The canonical weight. Dense ones come in the type of their input.
+QuantizedTensor weight_of(const Linear& layer, DType type) {
+  if (!is_fp32(layer) && !is_dense(layer.weight.scheme)) return with_row_scales(unprepare(layer.weight));
+  return dense_weight(convert(unprepare_dense(layer.weight), type));
+}
+
+/// What fp16 leaves of a dense weight, times 2^11.
+QuantizedTensor low_weight_of(const Linear& layer) {
+  Tensor values = convert(unprepare_dense(layer.weight), DType::kF32);
+  const Tensor high = convert(convert(values, DType::kF16), DType::kF32);
+  for (std::int64_t i = 0; i < values.size(); ++i) values.as<float>()[i] = (values.as<float>()[i] - high.as<float>()[i]) * 0x1p11f;
+  return dense_weight(convert(values, DType::kF16));
 }
 
 bool can_join(std::span<const QuantizedTensor> weights) {
@@ -127,7 +139,9 @@ Tensor columns(const Tensor& y, std::int64_t first, std::int64_t n) {
   return Tensor::borrow(y.data() + static_cast<std::size_t>(first) * bytes_of(y.dtype()), y.dtype(), {rows, n}, {all, 1}, y.device());
 }
 
-InputScratch InputScratch::allocate(std::int64_t rows, std::int64_t widest, Device device) {
+InputScratch InputScratch::allocate(std::int64_t rows, std::int64_t widest, std::int64_t most_outputs, Device device) {
+  const bool splits = most_outputs > 0;
+  constexpr std::int64_t kSumRows = 256;  // of the layer with most outputs; of the others more
   const std::size_t values = static_cast<std::size_t>(rows * (widest + 64));
   InputScratch scratch;
   scratch.values = Buffer::allocate(values * 4, device);
@@ -139,11 +153,12 @@ InputScratch InputScratch::allocate(std::int64_t rows, std::int64_t widest, Devi
   cuda::DeviceWeight weight;
   weight.k = widest;
   weight.is_prepared = true;
-  scratch.workspace = Buffer::allocate(cuda::weight_matmul_workspace(rows, weight), device);
+  scratch.workspace = Buffer::allocate(cuda::weight_matmul_workspace(splits ? 2 * rows : rows, weight), device);
+  scratch.sums = Buffer::allocate(static_cast<std::size_t>(4 * std::min(rows, kSumRows) * most_outputs) * sizeof(float), device);
   return scratch;
 }
 
-DeviceLinear::DeviceLinear(std::span<const Linear* const> layers, Device device, Stream stream,
+DeviceLinear::DeviceLinear(std::span<const Linear* const> layers, Device device, Stream stream, bool keeps_fp32,
                            std::span<const QuantizedTensor* const> replaced) {
   const Linear& first = *layers.front();
   for (const Linear* layer : layers)
@@ -160,27 +175,38 @@ DeviceLinear::DeviceLinear(std::span<const Linear* const> layers, Device device,
       return layer->weight.scheme.element == first.weight.scheme.element &&
              multiplies_codes(layer->weight.scheme, first.rounding->activation, layer->weight.n, k_);
     });
+    multiplies_codes_ = multiplies_codes_ && may_multiply_codes(keeps_fp32);
   }
+  splits_ = keeps_fp32 && !multiplies_codes_;
   if (static_scale_) static_scale_ = cuda::to_device(*static_scale_, device, stream);
   std::vector<QuantizedTensor> weights;
   for (std::size_t i = 0; i < layers.size(); ++i)
     weights.push_back(!replaced.empty() && replaced[i] != nullptr ? with_row_scales(*replaced[i]) : weight_of(*layers[i], input_));
-  if (can_join(weights)) {
-    add(cuda::to_device(join(weights), device, stream), join_biases(layers, device, stream), stream);
-  } else {
-    for (std::size_t i = 0; i < layers.size(); ++i)
-      add(cuda::to_device(weights[i], device, stream), join_biases(layers.subspan(i, 1), device, stream), stream);
-  }
+  const auto add_joined = [&](std::size_t begin, std::size_t count) {
+    const std::span<const Linear* const> some = layers.subspan(begin, count);
+    add(cuda::to_device(join(std::span(weights).subspan(begin, count)), device, stream), join_biases(some, device, stream), stream);
+    if (!splits_ || std::none_of(some.begin(), some.end(), [](const Linear* layer) { return is_fp32(*layer); })) return;
+    std::vector<QuantizedTensor> low;
+    for (const Linear* layer : some) low.push_back(low_weight_of(*layer));
+    pieces_.back().low = cuda::prepare_weight(cuda::to_device(join(low), device, stream), stream);
+    cuda::synchronize(stream);
+  };
+  if (can_join(weights))
+    add_joined(0, layers.size());
+  else
+    for (std::size_t i = 0; i < layers.size(); ++i) add_joined(i, 1);
   cuda::synchronize(stream);  // the host's copies end here
 }
 
-DeviceLinear::DeviceLinear(const DeviceQuantized& weight, const std::optional<ActivationScheme>& activation, Stream stream) {
+DeviceLinear::DeviceLinear(const DeviceQuantized& weight, const std::optional<ActivationScheme>& activation, Stream stream,
+                           bool keeps_fp32) {
   k_ = weight.shape[1];
   input_ = weight.scheme.element == kBf16 && is_dense(weight.scheme) ? DType::kBf16 : DType::kF16;
   if (activation) {
     set_rounding({*activation, {}, {}});
-    multiplies_codes_ = multiplies_codes(weight.scheme, *activation, weight.shape[0], k_);
+    multiplies_codes_ = multiplies_codes(weight.scheme, *activation, weight.shape[0], k_) && may_multiply_codes(keeps_fp32);
   }
+  splits_ = keeps_fp32 && !multiplies_codes_;
   add(weight, std::nullopt, stream);
 }
 
@@ -213,7 +239,7 @@ std::uint64_t DeviceLinear::byte_size() const {
   std::uint64_t bytes = 0;
   for (const Piece& piece : pieces_) {
     if (const auto* w = std::get_if<cuda::DeviceWeight>(&piece.weight))
-      bytes += w->byte_size();
+      bytes += w->byte_size() + (piece.low ? piece.low->byte_size() : 0);
     else if (const auto* fp8 = std::get_if<cuda::Fp8Matrix>(&piece.weight))
       bytes += fp8->codes.size() + fp8->scales.size();
     else if (const auto* int8 = std::get_if<cuda::Int8Matrix>(&piece.weight))
@@ -225,12 +251,12 @@ std::uint64_t DeviceLinear::byte_size() const {
 }
 
 const cuda::DeviceWeight* DeviceLinear::plain_weight() const {
-  if (rounding_ || pieces_.size() != 1) return nullptr;
+  if (rounding_ || pieces_.size() != 1 || pieces_.front().low) return nullptr;
   return std::get_if<cuda::DeviceWeight>(&pieces_.front().weight);
 }
 
 DType DeviceLinear::source_type(bool many) const {
-  if (!rounding_) return input_;
+  if (!rounding_ && !splits_) return input_;
   return many ? DType::kF16 : DType::kF32;
 }
 
@@ -264,13 +290,15 @@ Tensor source_values(const DeviceSource& source, DType type, const Buffer& to, S
 void DeviceLinear::run(const DeviceSource& source, const InputScratch& scratch, const Tensor& y, Stream stream,
                        const std::optional<Tensor>& residual) const {
   if (takes_codes()) return run_codes(source, scratch, y, stream, residual);
-  if (!rounding_) return run_values(source_values(source, input_, scratch.values, stream), scratch, y, stream, residual);
-  // Rounded to a scheme that no product of codes takes: its values in 16 bits.
-  const Tensor values = source_values(source, DType::kF32, scratch.values, stream),
-               rounded = view(scratch.rounded, DType::kF32, values.shape());
+  if (!rounding_ && !splits_) return run_values(source_values(source, input_, scratch.values, stream), scratch, y, stream, residual);
+  const Tensor values = source_values(source, DType::kF32, scratch.values, stream);
+  if (!rounding_) return run_split(values, scratch.rounded, scratch, y, stream, residual);
+  // Rounded to a scheme that no product of codes takes: its values in 16 bits, or split.
+  const Tensor rounded = view(scratch.rounded, DType::kF32, values.shape());
   cuda::QuantizeOptions options;
   options.scales = static_scale_;
   cuda::fake_quantize(values, rounded, *rounding_, stream, options);
+  if (splits_) return run_split(rounded, scratch.values, scratch, y, stream, residual);
   const Tensor x = view(scratch.values, input_, values.shape());
   cuda::convert(rounded, x, stream);
   run_values(x, scratch, y, stream, residual);
@@ -284,6 +312,34 @@ void DeviceLinear::run_values(const Tensor& x, const InputScratch& scratch, cons
     options.residual = residual;
     cuda::matmul(x, std::get<cuda::DeviceWeight>(piece.weight), columns(y, piece.first, piece.n), stream, options,
                  {scratch.workspace.data(), scratch.workspace.size()});
+  }
+}
+
+void DeviceLinear::run_split(const Tensor& x, const Buffer& parts, const InputScratch& scratch, const Tensor& y, Stream stream,
+                             const std::optional<Tensor>& residual) const {
+  const std::int64_t rows = x.shape()[0];
+  cuda::check(cuda::launch_split_rows(x.as<float>(), rows, k_, parts.data(), stream), "split_rows");
+  for (const Piece& piece : pieces_) {
+    // As many rows at a time as there is memory for the sums of their parts.
+    const auto room = static_cast<std::int64_t>(scratch.sums.size() / sizeof(float)),
+               step = std::min(rows, room / ((piece.low ? 4 : 2) * piece.n));
+    for (std::int64_t first = 0; first < rows; first += step) {
+      const std::int64_t count = std::min(step, rows - first);
+      const Tensor both = Tensor::borrow(parts.data() + 2 * first * k_ * 2, DType::kF16, {2 * count, k_}, {}, parts.device());
+      const auto multiply = [&](const cuda::DeviceWeight& weight, std::int64_t at) {
+        const Tensor sums = Tensor::borrow(scratch.sums.data() + at * 4, DType::kF32, {2 * count, piece.n}, {}, y.device());
+        cuda::matmul(both, weight, sums, stream, {}, {scratch.workspace.data(), scratch.workspace.size()});
+        return sums.as<float>();
+      };
+      cuda::JoinRowsProblem problem{.rows = count, .cols = piece.n, .pitch = y.shape()[1]};
+      problem.sums = multiply(std::get<cuda::DeviceWeight>(piece.weight), 0);
+      if (piece.low) problem.low_sums = multiply(*piece.low, 2 * count * piece.n);
+      problem.bias = piece.bias ? piece.bias->as<float>() : nullptr;
+      const std::int64_t to = first * problem.pitch + piece.first;
+      problem.residual = residual ? residual->as<float>() + to : nullptr;
+      problem.y = y.as<float>() + to;
+      cuda::check(cuda::launch_join_rows(problem, stream), "join_rows");
+    }
   }
 }
 

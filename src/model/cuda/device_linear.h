@@ -15,7 +15,9 @@ namespace narrow::model {
 /// Memory that the inputs of all layers share, in bytes per row: values in up to 4 bytes, codes, scales.
 struct InputScratch {
   Buffer values, rounded, codes, scales, workspace;
-  static InputScratch allocate(std::int64_t rows, std::int64_t widest, Device device);
+  Buffer sums;  ///< of layers that keep fp32: what products of split inputs give, of some rows at a time
+  /// widest: inputs; most_outputs: of layers that keep fp32, 0: there are none.
+  static InputScratch allocate(std::int64_t rows, std::int64_t widest, std::int64_t most_outputs, Device device);
 };
 
 /// What is computed on the way into a layer.
@@ -37,20 +39,23 @@ class DeviceLinear {
  public:
   DeviceLinear() = default;
   /// Copies the layers of the CPU's executor, bit for bit. `weights`, where given: one per layer to take in place of its own, or null.
-  DeviceLinear(std::span<const Linear* const> layers, Device device, cuda::Stream stream,
+  /// keeps_fp32: inputs that are not rounded to codes are split into two fp16 values each, of which 22 bits are multiplied, and so are
+  /// weights in fp32; y must be fp32.
+  DeviceLinear(std::span<const Linear* const> layers, Device device, cuda::Stream stream, bool keeps_fp32 = false,
                std::span<const QuantizedTensor* const> weights = {});
-  /// One weight that is there already; dense ones are quantized tensors of fp16 or bf16 without scales.
-  DeviceLinear(const cuda::DeviceQuantized& weight, const std::optional<ActivationScheme>& activation, cuda::Stream stream);
+  /// One weight that is there already; dense ones are quantized tensors of fp16 or bf16 without scales (fp16 to keep fp32).
+  DeviceLinear(const cuda::DeviceQuantized& weight, const std::optional<ActivationScheme>& activation, cuda::Stream stream,
+               bool keeps_fp32 = false);
 
   std::int64_t n() const { return n_; }
   std::int64_t k() const { return k_; }
   /// Bytes that a product reads.
   std::uint64_t byte_size() const;
-  /// The type of an input that is not rounded to codes.
+  /// The type of an input that is not rounded to codes, or of both its parts.
   DType input_type() const { return input_; }
   /// The type in which a product adds to the stream before this layer's norm.
   DType delta_type() const { return multiplies_codes_ ? DType::kF32 : DType::kF16; }
-  /// What attention gives for this layer: its own type where nothing else is made of it, else fp32 (fp16 for many rows).
+  /// What attention gives for this layer: its own type where nothing else is made of it, else fp32 (fp16 for many rows, unless it is kept).
   DType source_type(bool many) const;
 
   /// The weight, where run() is one product of it with values of input_type(), and bias; else null. Then its bias, or null.
@@ -66,12 +71,17 @@ class DeviceLinear {
     std::variant<cuda::DeviceWeight, cuda::Fp8Matrix, cuda::Int8Matrix, cuda::Int4Weight> weight;
     std::int64_t first = 0, n = 0;
     std::optional<Tensor> bias{};
+    std::optional<cuda::DeviceWeight> low{};  ///< of weights in fp32: what fp16 leaves of them, times 2^11
   };
   void add(const cuda::DeviceQuantized& weight, const std::optional<Tensor>& bias, cuda::Stream stream);
   void set_rounding(const InputRounding& rounding);
+  /// Sums of fp8 codes have fewer bits than fp32 on tensor cores; those of integers are exact.
+  bool may_multiply_codes(bool keeps_fp32) const { return !keeps_fp32 || rounding_->element == kInt8; }
   bool takes_codes() const { return !pieces_.empty() && !std::holds_alternative<cuda::DeviceWeight>(pieces_.front().weight); }
   void run_values(const Tensor& x, const InputScratch& scratch, const Tensor& y, cuda::Stream stream,
                   const std::optional<Tensor>& residual) const;
+  void run_split(const Tensor& x, const Buffer& parts, const InputScratch& scratch, const Tensor& y, cuda::Stream stream,
+                 const std::optional<Tensor>& residual) const;
   void run_codes(const DeviceSource& source, const InputScratch& scratch, const Tensor& y, cuda::Stream stream,
                  const std::optional<Tensor>& residual) const;
 
@@ -80,6 +90,7 @@ class DeviceLinear {
   std::optional<Scheme> rounding_{};      ///< of the input
   std::optional<Tensor> static_scale_{};  ///< fp32 [1]
   bool multiplies_codes_ = false;         ///< fp8 or int8 on both sides, or int4 x int8; else rounded values in 16 bits are multiplied
+  bool splits_ = false;                   ///< fp32 is kept, and the input is not codes
   std::vector<Piece> pieces_;
 };
 

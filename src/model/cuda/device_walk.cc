@@ -31,7 +31,7 @@ class DeviceWalk {
     }
     // Every batch writes the same caches, and nobody reads them afterwards. Prompts read keys and values in fp16.
     while (caches_.size() < sequences) caches_.emplace_back(c, KvCache::parse_scheme("fp16"), device);
-    scratch_ = PassScratch::allocate(c, static_cast<std::int64_t>(rows), 0, device);
+    scratch_ = PassScratch::allocate(weights(), static_cast<std::int64_t>(rows), 0);
     each([&](const DeviceRows& at, const Tensor& stream) {
       check(cuda::launch_embed(at.tokens, at.rows, weights().embedding.data(), weights().embedding.dtype(), c.hidden, stream.as<float>(),
                                decoder_.stream()),
@@ -105,7 +105,7 @@ class DeviceWalk {
       const auto found = replaced.find(linear->module);
       weights.push_back(found == replaced.end() ? nullptr : &found->second);
     }
-    on_device = DeviceLinear(layers, device(), decoder_.stream(), weights);
+    on_device = DeviceLinear(layers, device(), decoder_.stream(), false, weights);
   }
 
   /// What lies between products of so many rows.

@@ -26,10 +26,12 @@ using cuda::Stream;
 /// Weights made from one seed after the other.
 class RandomWeights {
  public:
-  RandomWeights(const ModelConfig& config, const Recipe& recipe, Device device, Stream stream)
-      : config_(config), recipe_(recipe), device_(device), stream_(stream) {
-    dense_ = recipe.scheme.element == kBf16 ? DType::kBf16 : DType::kF16;
+  RandomWeights(const ModelConfig& config, const Recipe& recipe, Device device, Stream stream, bool keeps_fp32)
+      : config_(config), recipe_(recipe), device_(device), stream_(stream), keeps_fp32_(keeps_fp32) {
+    dense_ = recipe.scheme.element == kBf16 && !keeps_fp32 ? DType::kBf16 : DType::kF16;
   }
+
+  DType dense_type() const { return dense_; }
 
   Tensor values(DType type, Shape shape, float deviation) {
     Tensor x = Tensor::empty(type, std::move(shape), device_);
@@ -49,7 +51,7 @@ class RandomWeights {
   DeviceLinear linear(std::int64_t n, std::int64_t k, const std::string& module) {
     if (module.empty() || is_plain()) return dense(weight({n, k}));
     const std::optional<ActivationScheme> activation = activation_of(module);
-    return DeviceLinear(quantized({n, k}), activation, stream_);
+    return DeviceLinear(quantized({n, k}), activation, stream_, keeps_fp32_);
   }
 
   DeviceExperts experts(const std::string& module) {
@@ -80,24 +82,25 @@ class RandomWeights {
     scheme.element = x.dtype() == DType::kBf16 ? kBf16 : kFp16;
     scheme.granularity = Granularity::none();
     const cuda::DeviceQuantized q{scheme, x.shape(), Buffer::borrow(x.data(), x.byte_size(), device_), {}, {}, {}};
-    return DeviceLinear(q, std::nullopt, stream_);
+    return DeviceLinear(q, std::nullopt, stream_, keeps_fp32_);
   }
 
   const ModelConfig& config_;
   const Recipe& recipe_;
   Device device_;
   Stream stream_;
+  bool keeps_fp32_;
   DType dense_;
   std::uint64_t seed_ = 0;
 };
 
 }  // namespace
 
-DeviceLayer to_device(const LayerWeights& from, const ModelConfig& config, Device device, Stream stream) {
+DeviceLayer to_device(const LayerWeights& from, const ModelConfig& config, Device device, Stream stream, bool keeps_fp32) {
   const auto copy = [&](const Tensor& x) { return cuda::to_device(x, device, stream); };
   const auto linear = [&](std::initializer_list<const Linear*> layers) {
     const std::vector<const Linear*> list(layers);
-    return DeviceLinear(list, device, stream);
+    return DeviceLinear(list, device, stream, keeps_fp32);
   };
   DeviceLayer layer;
   layer.attention_norm = copy(from.attention_norm);
@@ -122,24 +125,25 @@ DeviceWeights to_device(const Model::State& state, Device device, Stream stream)
   DeviceWeights w;
   w.config = state.config;
   w.device = device;
+  w.keeps_fp32 = state.keeps_fp32;
   w.embedding = cuda::to_device(state.embedding, device, stream);
-  for (const LayerWeights& layer : state.layers) w.layers.push_back(to_device(layer, state.config, device, stream));
+  for (const LayerWeights& layer : state.layers) w.layers.push_back(to_device(layer, state.config, device, stream, w.keeps_fp32));
   w.final_norm = cuda::to_device(state.final_norm, device, stream);
   const Linear* head = &state.head;
-  w.head = DeviceLinear({&head, 1}, device, stream);
+  w.head = DeviceLinear({&head, 1}, device, stream, w.keeps_fp32);
   cuda::synchronize(stream);
   return w;
 }
 
-DeviceWeights random_weights(const ModelConfig& config, const Recipe& recipe, Device device, Stream stream) {
+DeviceWeights random_weights(const ModelConfig& config, const Recipe& recipe, Device device, Stream stream, bool keeps_fp32) {
   require_hopper(device);
-  RandomWeights make(config, recipe, device, stream);
+  RandomWeights make(config, recipe, device, stream, keeps_fp32);
   DeviceWeights w;
   w.config = config;
   w.device = device;
+  w.keeps_fp32 = keeps_fp32;
   const std::int64_t q = config.heads * config.head_dim, kv = config.kv_heads * config.head_dim;
-  const DType dense = recipe.scheme.element == kBf16 ? DType::kBf16 : DType::kF16;
-  w.embedding = make.values(dense, {config.vocabulary, config.hidden}, 1.0f);
+  w.embedding = make.values(make.dense_type(), {config.vocabulary, config.hidden}, 1.0f);
   for (std::int64_t i = 0; i < config.layers; ++i) {
     const std::string prefix = fmt::format("model.layers.{}.", i);
     DeviceLayer layer;

@@ -146,6 +146,8 @@ std::vector<ModelBenchResult> bench_model(const ModelConfig& config, const Model
                                           const std::function<void(const ModelBenchResult&)>& on_result) {
   if (options.device.is_cpu())
     throw Unsupported("bench --model measures CUDA devices; `narrow generate` gives the CPU's tokens per second");
+  if (options.compute != Compute::kDefault && options.compute != Compute::kFp32)
+    throw Unsupported("bench --model takes the inputs that a device is fastest with, of the scheme's 16 bits, or fp32 ones");
   if (options.prompt < 1 || options.tokens < 4) throw InvalidArgument("bench: a prompt has at least one token, and at least four are made");
   for (const std::int64_t batch : options.batches)
     if (batch < 1) throw InvalidArgument(fmt::format("bench: a batch of {} sequences; it must have at least one", batch));
@@ -156,7 +158,7 @@ std::vector<ModelBenchResult> bench_model(const ModelConfig& config, const Model
   const cuda::OwnedStream stream(options.device.index);
   const double bandwidth = read_bandwidth(options.device, stream);
   const std::size_t before = cuda::device_memory(options.device.index).used;
-  const DeviceDecoder decoder(model::random_weights(config, options.recipe, options.device, stream));
+  const DeviceDecoder decoder(model::random_weights(config, options.recipe, options.device, stream, options.compute == Compute::kFp32));
   std::vector<ModelBenchResult> results;
   for (const std::int64_t batch : options.batches) {
     Run run(decoder, options, batch);

@@ -70,7 +70,10 @@ __device__ inline void place_head(const PlaceHeadsProblem& p, int row, int head,
   load(p.cosine, DType::kF32, table, pair_begin, 2, c);
   load(p.sine, DType::kF32, table, pair_begin, 2, s);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) x[i] = element + i < half ? x[i] * c[i] - other[i] * s[i] : x[i] * c[i] + other[i] * s[i];
+  for (int i = 0; i < 8; ++i) {  // rounded as the CPU does
+    const float turned = __fmul_rn(other[i], s[i]);
+    x[i] = __fadd_rn(__fmul_rn(x[i], c[i]), element + i < half ? -turned : turned);
+  }
 }
 
 /// Writes a lane's eight elements of a row of the cache where `writes`, and leaves in x what the cache holds of them, the scale included.

@@ -1,6 +1,7 @@
 /// What happens to the stream and to the gate between products: embedding, RMSNorm, SiLU and multiply.
 /// Bound: memory; with one row the time from launch to end, which is why norms read their weights before they wait.
 
+#include "format/elementary.h"
 #include "kernels/cuda/decoder/values.cuh"
 
 namespace narrow::cuda {
@@ -67,7 +68,10 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm(const NormProblem p) {
   }
 }
 
-__device__ float gated(float gate, float up) { return gate / (1.0f + __expf(-gate)) * up; }
+/// In fp32 the CPU's bits.
+__device__ float gated(float gate, float up, DType type) {
+  return type == DType::kF32 ? __fmul_rn(silu_f32(gate), up) : gate / (1.0f + __expf(-gate)) * up;
+}
 
 template <bool kFours>
 __global__ void gate(const void* gate_up, DType type, std::int64_t rows, std::int64_t cols, void* y, DType y_type) {
@@ -78,9 +82,9 @@ __global__ void gate(const void* gate_up, DType type, std::int64_t rows, std::in
   const std::int64_t row = i / cols, from = row * 2 * cols + (i - row * cols);
   if constexpr (kFours) {
     const float4 g = load_four(gate_up, type, from), u = load_four(gate_up, type, from + cols);
-    store_four(y, y_type, i, {gated(g.x, u.x), gated(g.y, u.y), gated(g.z, u.z), gated(g.w, u.w)});
+    store_four(y, y_type, i, {gated(g.x, u.x, y_type), gated(g.y, u.y, y_type), gated(g.z, u.z, y_type), gated(g.w, u.w, y_type)});
   } else {
-    store_value(y, y_type, i, gated(load_value(gate_up, type, from), load_value(gate_up, type, from + cols)));
+    store_value(y, y_type, i, gated(load_value(gate_up, type, from), load_value(gate_up, type, from + cols), y_type));
   }
 }
 

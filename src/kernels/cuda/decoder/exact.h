@@ -1,0 +1,27 @@
+#pragma once
+/// What passes that keep fp32 (Compute::kFp32) have of their own: inputs as two fp16 values, and attention with the CPU's bits.
+
+#include "kernels/cuda/decoder/decoder.h"
+
+namespace narrow::cuda {
+
+/// x [rows, cols] as two fp16 values each, x = high + 2^-11 low, which keep 22 bits: rows 2 i and 2 i + 1 of parts [2 rows, cols] are the
+/// high and the low ones of row i. Values beyond fp16's range saturate.
+int launch_split_rows(const float* x, std::int64_t rows, std::int64_t cols, void* parts, Stream stream);
+
+/// What a product of such parts gives, as that of x: y[i] = sums[2 i] + 2^-11 (sums[2 i + 1] + low_sums[2 i]) + bias + residual[i].
+struct JoinRowsProblem {
+  std::int64_t rows = 0, cols = 0;
+  const float* sums = nullptr;      ///< [2 rows, cols]
+  const float* low_sums = nullptr;  ///< of what a weight has below its fp16 values, times 2^11, or null
+  const float* bias = nullptr;      ///< [cols], or null
+  const float* residual = nullptr;  ///< as y, or null
+  float* y = nullptr;               ///< [rows, cols]
+  std::int64_t pitch = 0;           ///< of y and residual
+};
+int launch_join_rows(const JoinRowsProblem& problem, Stream stream);
+
+/// launch_attend_rows of rows that are placed, slower, with the bits of the CPU's kernels where they sum in fp64.
+int launch_attend_exact(const AttendProblem& problem, Stream stream);
+
+}  // namespace narrow::cuda
