@@ -46,7 +46,7 @@ test-sweep: build ## all 2^32 inputs through every format in every instruction s
 
 test-python:
 	@cmake --install build/release --component python --prefix build/python > /dev/null
-	@OMP_WAIT_POLICY=passive PYTHONPATH=build/python $(PYTHON) -m pytest -q tests/python --bin-dir $(BIN)
+	@OMP_WAIT_POLICY=passive PYTHONPATH=build/python $(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal tests/python --bin-dir $(BIN)
 
 test-install:
 	@tools/dev/test_install.sh
