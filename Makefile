@@ -35,7 +35,8 @@ demo: build ## quantize the bundled model to six schemes, and a page about eight
 	@tools/dev/demo.sh
 
 test: build ## everything that CI runs
-	@$(MAKE) --no-print-directory rules test-unit test-python test-install test-sanitizers test-arm
+	@$(MAKE) --no-print-directory rules test-unit test-python
+	@$(MAKE) --no-print-directory -j 2 --output-sync=line test-install test-sanitizers test-arm  # three builds apart from one another; the first keeps one core busy
 
 test-unit:
 	@cmake --build build/release --target all_verify_interface_header_sets -j $(JOBS) > /dev/null
