@@ -32,4 +32,5 @@ function(narrow_build_facts target)
   set(NARROW_COMMIT "${commit}")
   configure_file(build_facts.cc.in ${CMAKE_CURRENT_BINARY_DIR}/build_facts.cc @ONLY)
   target_sources(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/build_facts.cc)
+  set_source_files_properties(${CMAKE_CURRENT_BINARY_DIR}/build_facts.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)  # every commit changes it
 endfunction()

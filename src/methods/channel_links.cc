@@ -8,12 +8,13 @@
 
 #include "io/atomic_file.h"
 #include "io/text.h"
+#include "methods/weight_names.h"
 #include "narrow/error.h"
 
 namespace narrow {
 namespace {
 
-constexpr std::string_view kWeight = ".weight", kBias = ".bias";
+constexpr std::string_view kBias = ".bias";
 
 std::vector<std::int64_t> identity(std::int64_t count) {
   std::vector<std::int64_t> result(static_cast<std::size_t>(count));

@@ -13,13 +13,12 @@
 #include "methods/hessian.h"
 #include "methods/recipe_match.h"
 #include "methods/refine.h"
+#include "methods/weight_names.h"
 #include "narrow/error.h"
 #include "narrow/model.h"
 
 namespace narrow {
 namespace {
-
-constexpr std::string_view kWeight = ".weight";
 
 void subtract(Tensor& x, const Tensor& y) {
   for (std::int64_t i = 0; i < x.size(); ++i) x.as<float>()[i] -= y.as<float>()[i];

@@ -7,12 +7,12 @@
 
 #include "io/bounded_regex.h"
 #include "io/text.h"
+#include "methods/weight_names.h"
 #include "narrow/error.h"
 
 namespace narrow {
 namespace {
 
-constexpr std::string_view kWeight = ".weight";
 constexpr std::string_view kLinear = "Linear";
 constexpr std::string_view kExpression = "re:";
 /// A Linear layer too, but a small one whose rounding sends tokens to other experts.

@@ -7,13 +7,13 @@
 
 #include "io/text.h"
 #include "methods/knapsack.h"
+#include "methods/weight_names.h"
 #include "narrow/error.h"
 #include "narrow/model.h"
 
 namespace narrow {
 namespace {
 
-constexpr std::string_view kWeight = ".weight";
 constexpr std::size_t kCurvePoints = 30;
 
 double bits_of(std::uint64_t bytes, std::uint64_t weights) {

@@ -37,7 +37,7 @@ fi
 
 [ "$what" = command ] && exit 0
 [ -x .venv/bin/python ] || python3 -m venv .venv
-.venv/bin/python -m pip install --quiet --requirement "$requirements"
+.venv/bin/python -m pip install --quiet --no-compile --requirement "$requirements"  # most of their modules are never imported
 rm -f .venv/setup.*
 touch "$stamp"
 echo "setup: done"
