@@ -140,8 +140,8 @@ struct StepParams {
   int slots = 0, head_slots = 0;  ///< multiples of kStepGroups: a slot is always the same group's, and producer's
   int ahead = 0;                  ///< slots that may be under way, a multiple of the producers
   int gap = 0;                    ///< slots that may be under way between products, of later ones
-  int most_rows = 0;              ///< rows of chunks that a worker's run touches at most
   int most_columns = 0;           ///< chunks of x that a worker's run needs at most
+  int most_run_bytes = 0;         ///< of x and sums of a worker's run at most
   int vectors = 1;                ///< of results: the most parts that a row of chunks has
 
   int heads = 0, kv_heads = 0, head_dim = 0, splits = 1;

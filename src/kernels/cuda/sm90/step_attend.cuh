@@ -158,6 +158,7 @@ __device__ __forceinline__ void attend_step(const StepParams& p, const StepShare
     for (int s = begin_warp + thread % 4; s < begin_warp + share_of_warps; s += 4) largest = fmaxf(largest, warp_largest[s * kHeads + h]);
     largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
+    largest = StepTag::value(tag.word(largest));  // as it is read: values are of that
     for (int s = begin_warp + thread % 4; s < begin_warp + share_of_warps; s += 4) {
       const float factor = exp2f(warp_largest[s * kHeads + h] - largest);
       total += warp_totals[s * kHeads + h] * factor;

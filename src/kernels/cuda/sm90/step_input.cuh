@@ -106,26 +106,44 @@ __device__ inline StepResults results_of(const StepParams& p, const StepShared& 
   return {p.shapes[kind].results, p.shapes[kind].pitch, shared.parts + p.shapes[kind].parts_at, tag};
 }
 
-/// Columns 4 lane .. 4 lane + 3 of a chunk of x, rounded to 16 bits.
+/// Columns 4 lane .. 4 lane + 3 of a chunk of x, as high + 2^-11 low in fp16, or rounded to bf16. What is beyond fp16's range saturates.
 template <bool kBf16>
 __device__ inline void store_values(const StepShared& shared, int chunk, float4 v) {
   const int lane = thread_index() % 32, column = lane * 4;
   const int step = column / 16, r = column / 8 % 2, t = column % 8 / 2;
-  std::uint32_t* to = shared.x + chunk * 64 + step / 2 * 16 + t * 4 + step % 2 * 2 + r;
-  to[0] = pack_two(!kBf16, v.x, v.y);
-  to[4] = pack_two(!kBf16, v.z, v.w);
+  std::uint32_t* to = shared.x + chunk * kStepChunk<kBf16> + step / 2 * (kStepChunk<kBf16> / 4) + t * 4 + step % 2 * 2 + r;
+  std::uint32_t high[2] = {pack_two(!kBf16, v.x, v.y), pack_two(!kBf16, v.z, v.w)};
+  if constexpr (kBf16) {
+    to[0] = high[0];
+    to[4] = high[1];
+  } else {
+    const auto rest = [](std::uint32_t pair, float a, float b) {
+      const float2 rounded = __half22float2(reinterpret_cast<const __half2&>(pair));
+      return pack_two(true, (a - rounded.x) * kStepLow, (b - rounded.y) * kStepLow);
+    };
+    std::uint32_t low[2] = {rest(high[0], v.x, v.y), rest(high[1], v.z, v.w)};
+    // Lanes of other steps begin with others of their words, so that each store meets every bank once.
+    const auto swap = [](bool swaps, std::uint32_t& a, std::uint32_t& b) {
+      const std::uint32_t first = swaps ? b : a;
+      b = swaps ? a : b;
+      a = first;
+    };
+    const bool swaps_pairs = step / 2 % 2 != 0, swaps_parts = step / 4 != 0;
+    swap(swaps_pairs, high[0], high[1]), swap(swaps_pairs, low[0], low[1]);
+    swap(swaps_parts, high[0], low[0]), swap(swaps_parts, high[1], low[1]);
+    const int pair = swaps_pairs ? -4 : 4, part = swaps_parts ? -16 : 16;
+    to += (swaps_pairs ? 4 : 0) + (swaps_parts ? 16 : 0);
+    to[0] = high[0];
+    to[pair] = high[1];
+    to[part] = low[0];
+    to[part + pair] = low[1];
+  }
 }
 
-/// The same of fp16, as digits: x = scale (d0 + 2^8 d1 + 2^16 d2 + 2^24 d3), each digit a signed byte, the scale a power of two: less than
-/// 2^-30 of the chunk's largest value is rounded away. And the sums of x over columns that share a scale.
+/// The same as digits: x = scale (d0 + 2^8 d1 + 2^16 d2 + 2^24 d3), each digit a signed byte, the scale a power of two: less than 2^-30 of
+/// the chunk's largest value is rounded away. And the sums of x over columns that share a scale.
 __device__ inline void store_digits(const StepShared& shared, int sum_columns, int chunk, float4 v) {
   const int lane = thread_index() % 32;
-  const auto rounded = [](float a, float b) {
-    const std::uint32_t pair = pack_two(true, a, b);
-    return __half22float2(reinterpret_cast<const __half2&>(pair));
-  };
-  const float2 first = rounded(v.x, v.y), second = rounded(v.z, v.w);
-  v = {first.x, first.y, second.x, second.y};
   const float largest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
   const std::uint32_t exponent = max(__reduce_max_sync(0xFFFFFFFFu, __float_as_uint(largest)) >> 23, 30u);
   const float up = __uint_as_float((283u - exponent) << 23);
@@ -152,7 +170,7 @@ __device__ inline void store_digits(const StepShared& shared, int sum_columns, i
   if (sum_columns > 16) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 4);
   if (sum_columns > 32) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 8), sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 16);
   if (lane * 4 % sum_columns == 0) shared.x_sums[(chunk * kChunkDepth + lane * 4) / sum_columns] = sum;
-  // A NaN makes everything NaN.
+  // An infinity or a NaN makes everything NaN.
   const std::uint32_t scale = exponent == 255u ? 0x7FFFFFFFu : (exponent - 29u) << 23;
   if (lane < 2) shared.x_scales[chunk * 2 + lane] = __uint_as_float(scale) * (lane == 0 ? 1.0f : 0x1p16f);
 }

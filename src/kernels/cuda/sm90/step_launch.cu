@@ -81,7 +81,7 @@ bool has_step_cache(CacheKind kind) { return kind == CacheKind::kFp32 || kind ==
 bool plan_step(StepParams& p) {
   p.scales = scales_of(p.encoding);
   p.sum_columns = steps_of(p.scales) * 16;
-  p.most_rows = p.most_columns = 0;
+  p.most_columns = p.most_run_bytes = 0;
   p.vectors = 1;
   int parts = 0;
   for (StepShape& shape : p.shapes) {
@@ -90,8 +90,8 @@ bool plan_step(StepParams& p) {
     parts += shape.row_chunks;
     for (int worker = 0; worker < shape.workers; ++worker) {
       const StepRun run = StepRun::of(shape, worker, 1);
-      p.most_rows = std::max(p.most_rows, run.rows);
       p.most_columns = std::max(p.most_columns, run.columns_end - run.columns_begin);
+      p.most_run_bytes = std::max(p.most_run_bytes, StepShared::run_bytes(p, run));
     }
   }
   p.unit = std::max(p.encoding.chunk_bytes <= kTwinBytes ? 2 : 1, kSlotBytes / p.encoding.chunk_bytes);

@@ -31,7 +31,7 @@ __device__ inline void store_results(const StepShared& shared, const StepShape& 
                                      StepTag tag, StepFinish finish) {
   for (int i = thread_index(); i < run.rows * kChunkRows; i += kStepConsumers) {
     if (i >= kStepConsumers) finish = StepFinish(product, shape, run, i);
-    const float* from = shared.partials + i / kChunkRows * kStepGroups * kChunkRows + i % kChunkRows;
+    const float* from = shared.partials - i / kChunkRows * StepShared::kRowPartials + i % kChunkRows;
     float sum = from[0];
 #pragma unroll
     for (int group = 1; group < kStepGroups; ++group) sum += from[group * kChunkRows];

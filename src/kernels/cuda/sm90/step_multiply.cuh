@@ -1,9 +1,10 @@
 #pragma once
 /// One row of x times chunks of packed weights: from shared memory to sums of 16 rows per warp.
 ///
-/// A chunk's 128 columns are eight steps of mma.m16n8k16. All eight columns of the B operand are the same 16 values of x, so that every
-/// lane of a row has its sum. Four 16-byte loads bring x of a chunk: word 64 chunk + 16 (step / 2) + 4 t + 2 (step % 2) + r of x holds the
-/// columns 16 step + 8 r + 2 t + {0, 1}, t = lane % 4.
+/// A chunk's 128 columns are eight steps of mma.m16n8k16. x = high + 2^-11 low, two numbers of fp16: four columns of the B operand are the
+/// same 16 values of high, four those of low, so that lanes of t = lane % 4 < 2 have the sums of high, the others those of low. Four
+/// 16-byte loads bring either of a chunk: word 128 chunk + 32 (step / 2) + 16 (lane / 16) + 4 t + 2 (step % 2) + r holds the columns 16
+/// step + 8 r + 2 t + {0, 1}. Where x is asked to be bf16 there is no low: all eight columns are the same, and a chunk has 64 words.
 ///
 /// Integers are multiplied as bytes, by mma.m16n8k32, with x in four digits of 8 bits, each in two columns of the B operand: sums of digits
 /// are exact, and become floats once per block of columns. That is half as many instructions as codes in fp16 take. The zero point is taken
@@ -124,6 +125,12 @@ __device__ inline void mma_bytes(int (&d)[4], const std::uint32_t (&a)[2], std::
                : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
+/// Words of a chunk of x that is not in digits.
+template <bool kBf16>
+inline constexpr int kStepChunk = kBf16 ? kChunkDepth / 2 : kChunkDepth;
+/// What low is multiplied by: high has 11 bits.
+constexpr float kStepLow = 0x1p11f;
+
 /// A lane's part of a chunk of x in digits: the B operand's columns are the four digits, twice. Word 128 chunk + 64 (step / 4) + 16 digit +
 /// 4 t + step % 4 holds columns 16 step + 2 t + {0, 8, 1, 9}.
 struct StepDigits {
@@ -205,7 +212,7 @@ __device__ inline void load_words(const std::byte* chunk, int part, int lane, in
     *reinterpret_cast<uint2*>(words + kWords - 2) = *reinterpret_cast<const uint2*>(from + kWords / 4 * 512 + lane * 8);
 }
 
-/// The sums of rows lane / 4 + 8 i, i = 0, 1, of a warp's 16.
+/// The sums of rows lane / 4 + 8 i, i = 0, 1, of a warp's 16: of high and of low, in lanes that are two apart.
 template <class D, bool kBf16, StepScales kScales>
 class StepSums {
  public:
@@ -218,7 +225,8 @@ class StepSums {
   __device__ __forceinline__ void add(const StepOperand& w, const std::byte* chunk, const std::uint32_t* x, int part, int lane) {
     uint4 b[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) b[i] = *reinterpret_cast<const uint4*>(x + i * 16 + lane % 4 * 4);
+    for (int i = 0; i < 4; ++i)
+      b[i] = *reinterpret_cast<const uint4*>(x + i * (kStepChunk<kBf16> / 4) + (kBf16 ? 0 : lane / 16 * 16) + lane % 4 * 4);
     std::uint32_t words[kStepWords<D>];
     if constexpr (!kDense) load_words<D>(chunk, part, lane, 0, words);
     const StepBlocks<kScales> blocks(w, chunk, part * 16 + lane / 4);
@@ -251,12 +259,13 @@ class StepSums {
     (std::make_integer_sequence<int, 8>{});
   }
 
-  /// The sums; then nothing is left.
+  /// The sums, in lanes of t < 2; then nothing is left.
   __device__ void take(float (&result)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       result[i] = sums_[i];
       if constexpr (kScales == StepScales::kRow) result[i] += products_[0][i * 2] + products_[1][i * 2];
+      if constexpr (!kBf16) result[i] = __fmaf_rn(__shfl_xor_sync(0xFFFFFFFFu, result[i], 2), 1.0f / kStepLow, result[i]);
     }
     clear();
   }

@@ -31,14 +31,15 @@ struct StepShared {
   std::uint8_t* parts;  ///< of each product's rows of chunks, at its parts_at
   float* turns;         ///< cosines, then sines, of the step's position
   float* stream;        ///< [hidden], the same in every thread block
-  float* attention;     ///< its memory, where that of the products is otherwise: x, x_scales, x_sums, partials
-  std::uint32_t* x;     ///< of the run's columns, in the order of fragments (step_multiply.cuh): 16 bits of a value, or four digits
+  float* attention;     ///< its memory, where that of the products is otherwise: x_scales, x_sums, x, partials
   float* x_scales;      ///< of the digits: two of a chunk, of the lower ones and the higher ones
   float* x_sums;        ///< of x in digits, per columns that share a scale
-  float* partials;      ///< [most_rows][groups][64]
+  std::uint32_t* x;     ///< of the run's columns, in the order of fragments (step_multiply.cuh): high and low of a value, or four digits
+  float* partials;      ///< [groups][64] of the run's first row of chunks; the next rows' are before it, towards x
   std::byte* ring;
 
   static constexpr int kHeadBytes = kChunkRows * kChunkDepth * 2;  ///< of a slot
+  static constexpr int kRowPartials = kStepGroups * kChunkRows;    ///< sums of a row of chunks
 
   NARROW_HOST_DEVICE static constexpr int padded(int bytes) { return (bytes + 15) / 16 * 16; }
   NARROW_HOST_DEVICE static bool has_digits(const StepParams& p) { return p.encoding.kind == WeightKind::kInteger; }
@@ -46,13 +47,16 @@ struct StepShared {
   NARROW_HOST_DEVICE static int parts_bytes(const StepParams& p) {
     return padded(p.shapes[kStepHead].parts_at + p.shapes[kStepHead].row_chunks);
   }
-  NARROW_HOST_DEVICE static int x_bytes(const StepParams& p) { return p.most_columns * kChunkDepth * (has_digits(p) ? 4 : 2); }
+  /// Of x, and of sums, in a run of a product.
+  NARROW_HOST_DEVICE static int run_bytes(const StepParams& p, const StepRun& run) {
+    return (run.columns_end - run.columns_begin) * kChunkDepth * (p.encoding.bf16 ? 2 : 4) + run.rows * kRowPartials * 4;
+  }
   NARROW_HOST_DEVICE static int scales_bytes(const StepParams& p) { return has_digits(p) ? padded(p.most_columns * 8) : 0; }
   NARROW_HOST_DEVICE static int sums_bytes(const StepParams& p) {
     return has_digits(p) ? padded(p.most_columns * (8 / steps_of(scales_of(p.encoding))) * 4) : 0;
   }
   NARROW_HOST_DEVICE static int work_bytes(const StepParams& p) {
-    const int products = x_bytes(p) + scales_bytes(p) + sums_bytes(p) + p.most_rows * kStepGroups * 64 * 4;
+    const int products = scales_bytes(p) + sums_bytes(p) + p.most_run_bytes;
     const int attention = padded(attend_bytes(p.heads / p.kv_heads, p.head_dim));
     return products > attention ? products : attention;
   }
@@ -81,10 +85,10 @@ struct StepShared {
     stream = reinterpret_cast<float*>(take(padded(p.shapes[kStepQkv].k * 4)));
     std::byte* work = take(work_bytes(p));
     attention = reinterpret_cast<float*>(work);
-    x = reinterpret_cast<std::uint32_t*>(work);
-    x_scales = reinterpret_cast<float*>(work + x_bytes(p));
+    x_scales = reinterpret_cast<float*>(work);
     x_sums = x_scales + scales_bytes(p) / 4;
-    partials = x_sums + sums_bytes(p) / 4;
+    x = reinterpret_cast<std::uint32_t*>(x_sums + sums_bytes(p) / 4);
+    partials = reinterpret_cast<float*>(x) + p.most_run_bytes / 4 - kRowPartials;
     ring = memory + before_ring(p);
   }
 };
@@ -224,7 +228,7 @@ __device__ __forceinline__ void multiply_run(const StepShared& shared, const Ste
     float result[2];
     sums.take(result);
     if (at.lane % 4 == 0) {
-      float* to = shared.partials + (row * kStepGroups + at.group) * kChunkRows + at.part * 16 + at.lane / 4;
+      float* to = shared.partials - row * StepShared::kRowPartials + at.group * kChunkRows + at.part * 16 + at.lane / 4;
       to[0] = result[0], to[8] = result[1];
     }
     ++row;
@@ -234,7 +238,7 @@ __device__ __forceinline__ void multiply_run(const StepShared& shared, const Ste
       sums.add(operand, chunk, shared.x + column * kChunkDepth, shared.x_scales[column * 2 + at.lane % 2],
                shared.x_sums + column * (8 / steps_of(kScales)), at.part, at.lane);
     else
-      sums.add(operand, chunk, shared.x + column * (kChunkDepth / 2), at.part, at.lane);
+      sums.add(operand, chunk, shared.x + column * kStepChunk<kBf16>, at.part, at.lane);
   };
   // Columns are counted from the run's first; run.columns_begin is zero where there is more than one row.
   const int end = depth_chunks - run.columns_begin, pairs = unit == 2 ? count / 2 : 0;
