@@ -6,7 +6,6 @@
 /// q is there.
 
 #include "kernels/cuda/decoder/place_head.cuh"
-#include "kernels/cuda/decoder/running_softmax.cuh"
 #include "kernels/cuda/sm90/step_input.cuh"
 
 namespace narrow::cuda::sm90 {
@@ -160,7 +159,7 @@ __device__ __forceinline__ void attend_step(const StepParams& p, const StepShare
     largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
     largest = StepTag::value(tag.word(largest));  // as it is read: values are of that
     for (int s = begin_warp + thread % 4; s < begin_warp + share_of_warps; s += 4) {
-      const float factor = exp2f(warp_largest[s * kHeads + h] - largest);
+      const float factor = power_of_two(warp_largest[s * kHeads + h] - largest);
       total += warp_totals[s * kHeads + h] * factor;
       value += warp_values[(s * kHeads + h) * head_dim + d] * factor;
     }
@@ -210,14 +209,15 @@ __device__ inline float4 load_mixed(const StepParams& p, StepTag tag, int column
       const float4 v = StepTag::values(values[s]);
       const float its_largest = base + s < p.splits ? StepTag::value(weights[s].x) : kLowest;
       const float its_total = base + s < p.splits ? StepTag::value(weights[s].y) : 0.0f;
-      const float next = fmaxf(largest, its_largest), scale = exp2f(largest - next);
-      const float other = base + s < p.splits ? exp2f(its_largest - next) : 0.0f;
+      const float next = fmaxf(largest, its_largest), scale = power_of_two(largest - next);
+      const float other = base + s < p.splits ? power_of_two(its_largest - next) : 0.0f;
       total = total * scale + its_total * other;
       sum = {sum.x * scale + v.x * other, sum.y * scale + v.y * other, sum.z * scale + v.z * other, sum.w * scale + v.w * other};
       largest = next;
     }
   }
-  return {sum.x / total, sum.y / total, sum.z / total, sum.w / total};
+  const float share = reciprocal(total);
+  return {sum.x * share, sum.y * share, sum.z * share, sum.w * share};
 }
 
 }  // namespace narrow::cuda::sm90

@@ -1,6 +1,7 @@
 #pragma once
 /// Inputs of a step's products, made by every thread block for itself: 128 columns, a chunk's, by a warp, four by a lane.
 
+#include "kernels/cuda/decoder/running_softmax.cuh"
 #include "kernels/cuda/decoder/values.cuh"
 #include "kernels/cuda/sm90/output_box.cuh"
 #include "kernels/cuda/sm90/step_ptx.cuh"
@@ -108,42 +109,26 @@ __device__ inline StepResults results_of(const StepParams& p, const StepShared& 
 
 /// Columns 4 lane .. 4 lane + 3 of a chunk of x, as high + 2^-11 low in fp16, or rounded to bf16. What is beyond fp16's range saturates.
 template <bool kBf16>
-__device__ inline void store_values(const StepShared& shared, int chunk, float4 v) {
-  const int lane = thread_index() % 32, column = lane * 4;
+__device__ inline void store_values(const StepShared& shared, int lane, int chunk, float4 v) {
+  const int column = lane * 4;
   const int step = column / 16, r = column / 8 % 2, t = column % 8 / 2;
   std::uint32_t* to = shared.x + chunk * kStepChunk<kBf16> + step / 2 * (kStepChunk<kBf16> / 4) + t * 4 + step % 2 * 2 + r;
-  std::uint32_t high[2] = {pack_two(!kBf16, v.x, v.y), pack_two(!kBf16, v.z, v.w)};
-  if constexpr (kBf16) {
-    to[0] = high[0];
-    to[4] = high[1];
-  } else {
+  const std::uint32_t high[2] = {pack_two(!kBf16, v.x, v.y), pack_two(!kBf16, v.z, v.w)};
+  to[0] = high[0];
+  to[4] = high[1];
+  if constexpr (!kBf16) {
     const auto rest = [](std::uint32_t pair, float a, float b) {
       const float2 rounded = __half22float2(reinterpret_cast<const __half2&>(pair));
       return pack_two(true, (a - rounded.x) * kStepLow, (b - rounded.y) * kStepLow);
     };
-    std::uint32_t low[2] = {rest(high[0], v.x, v.y), rest(high[1], v.z, v.w)};
-    // Lanes of other steps begin with others of their words, so that each store meets every bank once.
-    const auto swap = [](bool swaps, std::uint32_t& a, std::uint32_t& b) {
-      const std::uint32_t first = swaps ? b : a;
-      b = swaps ? a : b;
-      a = first;
-    };
-    const bool swaps_pairs = step / 2 % 2 != 0, swaps_parts = step / 4 != 0;
-    swap(swaps_pairs, high[0], high[1]), swap(swaps_pairs, low[0], low[1]);
-    swap(swaps_parts, high[0], low[0]), swap(swaps_parts, high[1], low[1]);
-    const int pair = swaps_pairs ? -4 : 4, part = swaps_parts ? -16 : 16;
-    to += (swaps_pairs ? 4 : 0) + (swaps_parts ? 16 : 0);
-    to[0] = high[0];
-    to[pair] = high[1];
-    to[part] = low[0];
-    to[part + pair] = low[1];
+    to[16] = rest(high[0], v.x, v.y);
+    to[20] = rest(high[1], v.z, v.w);
   }
 }
 
 /// The same as digits: x = scale (d0 + 2^8 d1 + 2^16 d2 + 2^24 d3), each digit a signed byte, the scale a power of two: less than 2^-30 of
 /// the chunk's largest value is rounded away. And the sums of x over columns that share a scale.
-__device__ inline void store_digits(const StepShared& shared, int sum_columns, int chunk, float4 v) {
-  const int lane = thread_index() % 32;
+__device__ inline void store_digits(const StepShared& shared, int sum_columns, int lane, int chunk, float4 v) {
   const float largest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
   const std::uint32_t exponent = max(__reduce_max_sync(0xFFFFFFFFu, __float_as_uint(largest)) >> 23, 30u);
   const float up = __uint_as_float((283u - exponent) << 23);
@@ -176,11 +161,11 @@ __device__ inline void store_digits(const StepShared& shared, int sum_columns, i
 }
 
 template <bool kBf16, bool kDigits>
-__device__ inline void store_input(const StepShared& shared, int sum_columns, int chunk, float4 v) {
+__device__ inline void store_input(const StepShared& shared, int sum_columns, int lane, int chunk, float4 v) {
   if constexpr (kDigits)
-    store_digits(shared, sum_columns, chunk, v);
+    store_digits(shared, sum_columns, lane, chunk, v);
   else
-    store_values<kBf16>(shared, chunk, v);
+    store_values<kBf16>(shared, lane, chunk, v);
 }
 
 /// x[chunk] = make(fetch(column)), of the first column of a lane, for the chunks that the run needs, kAtOnce of a warp's at a time: all of
@@ -207,7 +192,7 @@ __device__ inline void make_input(const StepShared& shared, int sum_columns, con
     for (int i = 0; i < kAtOnce; ++i) {
       if (base + i * kWarps >= end) break;
       const float4 v = has(i) ? make(fetched[i]) : float4{0.0f, 0.0f, 0.0f, 0.0f};
-      store_input<kBf16, kDigits>(shared, sum_columns, base + i * kWarps - run.columns_begin, v);
+      store_input<kBf16, kDigits>(shared, sum_columns, lane, base + i * kWarps - run.columns_begin, v);
     }
   }
 }
@@ -256,11 +241,11 @@ __device__ inline void norm_input(const StepShared& shared, int sum_columns, con
   for (int i = 0; i < kQuads; ++i) {
     const int chunk = column_of(i) / kChunkDepth;
     if (chunk >= run.columns_begin && chunk < run.columns_end)
-      store_input<kBf16, kDigits>(shared, sum_columns, chunk - run.columns_begin,
+      store_input<kBf16, kDigits>(shared, sum_columns, thread % 32, chunk - run.columns_begin,
                                   {v[i].x * r * w[i].x, v[i].y * r * w[i].y, v[i].z * r * w[i].z, v[i].w * r * w[i].w});
   }
 }
 
-__device__ inline float silu_times(float gate, float up) { return __fdividef(gate, 1.0f + __expf(-gate)) * up; }
+__device__ inline float silu_times(float gate, float up) { return gate * reciprocal(1.0f + power_of_two(-kLog2e * gate)) * up; }
 
 }  // namespace narrow::cuda::sm90

@@ -12,6 +12,13 @@ __device__ inline int thread_index() {
   return index;
 }
 
+/// 2^x to within two ulps; what is no normal number becomes zero.
+__device__ inline float power_of_two(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 // Words in memory that thread blocks exchange in no order: those who read them see whether they are there.
 
 __device__ inline void store_relaxed(std::uint32_t* to, std::uint32_t value) {
