@@ -4,6 +4,7 @@ import copy
 import json
 import pathlib
 import subprocess
+import warnings
 
 import pytest
 
@@ -122,6 +123,43 @@ def test_a_compiled_model_is_the_same(llama, tokens, scheme):
     model.config.use_cache = False
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     assert perplexity(compiled, tokens) == pytest.approx(perplexity(model, tokens), rel=5e-5)
+
+
+@pytest.mark.parametrize("scheme", ["int8:row", "nvfp4", "W8A8"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_other_tracers_see_one_operator_a_layer(tmp_path, scheme):
+    model, x = nt.quantize_(mlp().eval(), scheme), torch.randn(3, 64)
+    y = model(x)
+
+    graph = torch.fx.symbolic_trace(model)
+    assert sum(node.target is torch.ops.narrow.linear.default for node in graph.graph.nodes) == 2
+    assert torch.equal(graph(x), y)
+    with pytest.raises(narrow.InvalidArgument, match="x must end in 64"):
+        graph(x[:, :63])
+
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("rows", max=64)},))
+    torch.export.save(program, tmp_path / "model.pt2")
+    loaded = torch.export.load(tmp_path / "model.pt2").module()
+    assert torch.equal(loaded(x), y)
+    assert torch.allclose(loaded(torch.cat((x, x)))[3:], y, atol=1e-5)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", torch.jit.TracerWarning)
+        traced = torch.jit.trace(model, x)
+    assert torch.equal(traced(x), y)
+    with pytest.raises(narrow.Unsupported, match="torch.jit.trace"):
+        torch.jit.script(model)
+
+
+@pytest.mark.parametrize("dynamo", [True, False])
+@pytest.mark.filterwarnings("ignore")
+def test_onnx_export_names_the_way(tmp_path, dynamo):
+    pytest.importorskip("onnxscript")
+    model, x = nt.quantize_(mlp().eval(), "int8:row"), torch.randn(3, 64)
+    with pytest.raises(Exception, match="narrow.torch.dequantize_"):
+        torch.onnx.export(model, (x,), tmp_path / "model.onnx", dynamo=dynamo, verbose=False)
+    torch.onnx.export(nt.dequantize_(model), (x,), tmp_path / "model.onnx", dynamo=False, verbose=False)
+    assert (tmp_path / "model.onnx").exists()
 
 
 @pytest.mark.parametrize("scheme", ["W8A8-static", "nvfp4"])
