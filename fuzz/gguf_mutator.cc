@@ -74,37 +74,11 @@ class GgufFields {
 }  // namespace
 
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
-  constexpr std::uint64_t kNumbers[] = {0,
-                                        1,
-                                        2,
-                                        3,
-                                        4,
-                                        5,
-                                        6,
-                                        7,
-                                        8,
-                                        9,
-                                        12,
-                                        16,
-                                        24,
-                                        31,
-                                        32,
-                                        33,
-                                        39,
-                                        63,
-                                        64,
-                                        65,
-                                        255,
-                                        256,
-                                        4096,
-                                        0x7fffffff,
-                                        0x80000000,
-                                        0xffffffff,
-                                        0x100000000,
-                                        0x7fffffffffffffff,
-                                        0x8000000000000000,
-                                        0xffffffffffffffff,
-                                        0xffffffffffffffe0};
+  // clang-format off
+  constexpr std::uint64_t kNumbers[] = {
+      0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 31, 32, 33, 39, 63, 64, 65, 255, 256, 4096, 0x7fffffff, 0x80000000, 0xffffffff,
+      0x100000000, 0x7fffffffffffffff, 0x8000000000000000, 0xffffffffffffffff, 0xffffffffffffffe0};
+  // clang-format on
   std::minstd_rand random(seed);
   if (seed % 4 == 0 || size < 24) return LLVMFuzzerMutate(data, size, most);
   const GgufFields known(data, size);

@@ -1,10 +1,12 @@
-// A manifest from any text, given a right hash so that what follows is reached: parsed, or CorruptFile.
+// A manifest from any text, given a right hash so that what follows is reached: parsed, or CorruptFile. The same text as what files of
+// transformers say of their tensors.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 
 #include "io/hash.h"
 #include "io/manifest.h"
+#include "io/quantized_layout.h"
 #include "narrow/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -13,6 +15,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size > kHash + kTail && text.ends_with("\"\n}\n")) {
     text.replace(size - kHash - kTail, kHash, kHash, '0');
     text.replace(size - kHash - kTail, kHash, narrow::io::hash_of(text));
+  }
+  try {
+    for (const auto& [name, tensor] : narrow::io::parse_saved_tensors(text, "metadata"))
+      if (narrow::io::stored_parts(name, *tensor.scheme, tensor.shape).empty()) std::abort();
+  } catch (const narrow::CorruptFile&) {
   }
   try {
     const narrow::io::Manifest manifest = narrow::io::parse_manifest(text, "manifest");

@@ -82,7 +82,8 @@ class Checkpoint {
   std::shared_ptr<const State> state_;
 };
 
-/// Opens a safetensors file, or a directory with one or with shards and an index.
+/// Opens a safetensors file, or a directory with one or with shards and an index. Quantized ones are those that narrow wrote, and those
+/// that transformers saved with narrow.torch.huggingface, which have no hashes.
 /// Throws IoError, or CorruptFile naming the path, the offset and the tensor.
 Checkpoint open_checkpoint(const std::filesystem::path& path);
 
@@ -96,8 +97,9 @@ struct VerifyReport {
   std::int64_t tensors = 0;
   std::int64_t bytes = 0;
   std::vector<std::string> problems;  ///< one sentence each, naming the tensor or the file
+  bool has_hashes = false;            ///< there was a manifest to check them against
 };
-/// Reads every byte again and checks every hash of the manifest; a plain checkpoint is checked for its structure alone.
+/// Reads every byte again and checks every hash of the manifest; a checkpoint without one is checked for its structure alone.
 VerifyReport verify_checkpoint(const std::filesystem::path& path);
 
 }  // namespace narrow

@@ -23,7 +23,7 @@ from .checkpoints import (
     verify_checkpoint,
     write_safetensors,
 )
-from .errors import CorruptFile, CudaError, Error, InvalidArgument, IoError, Unsupported
+from .errors import CorruptFile, CudaError, Error, InvalidArgument, IoError, Unsupported, WrongType
 from .quantization import (
     Format,
     PreparedWeight,
@@ -61,6 +61,7 @@ __all__ = [
     "Scheme",
     "Unsupported",
     "VerifyReport",
+    "WrongType",
     "__version__",
     "as_quantized",
     "calibrate",

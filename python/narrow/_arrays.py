@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from . import _core
-from .errors import InvalidArgument
+from .errors import InvalidArgument, WrongType
 
 #: narrow's name of an element type (that of safetensors files) by the word that schemes use.
 WORDS = {
@@ -89,6 +89,24 @@ def dtype_name(dtype: Any) -> str:
     if text in _FRAMEWORK_NAMES:
         return text
     raise InvalidArgument(f"dtype {dtype!r} is not known; use one of {', '.join(WORDS)} or a dtype of numpy or torch")
+
+
+@functools.lru_cache(maxsize=None)
+def _is_value_type(dtype: Any) -> bool:
+    return framework_name(dtype) in ("float32", "float16", "bfloat16")
+
+
+def values(caller: str, x: Any) -> Any:
+    """An array of fp32, fp16 or bf16, or numbers of Python as one of fp32. Other types are refused: fp64 would be rounded twice, to fp32
+    and to a code, and an integer has another meaning here."""
+    if not hasattr(x, "shape"):
+        import numpy
+
+        return numpy.asarray(x, dtype=numpy.float32)
+    if hasattr(x, "dtype") and not _is_value_type(x.dtype):
+        way = "x.float()" if is_torch(x) else "x.astype(np.float32)"
+        raise WrongType(f"{caller}: the values are {framework_name(x.dtype)}, not fp32, fp16 or bf16; round them to fp32 first, {way}")
+    return x
 
 
 @functools.lru_cache(maxsize=None)

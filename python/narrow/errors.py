@@ -9,6 +9,10 @@ class InvalidArgument(Error, ValueError):
     """The arguments contradict each other or the documented contract."""
 
 
+class WrongType(InvalidArgument, TypeError):
+    """Values of a type that is not rounded without being asked."""
+
+
 class Unsupported(Error, NotImplementedError):
     """The request is meaningful, but this build or this machine cannot serve it."""
 

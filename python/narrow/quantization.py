@@ -19,6 +19,7 @@ from ._arrays import (
     maybe_borrow,
     to_framework,
     torch_dtype,
+    values,
 )
 from ._device import dequantize_device, is_device_array, quantize_device
 from .errors import InvalidArgument
@@ -133,11 +134,7 @@ def quantize(
     zero and infinities to the largest value; on CUDA it always saturates. scales, zero_points: static quantization, one per grid cell.
     outer_scale: of a scheme that has one, known beforehand. CUDA tensors are quantized on torch's current stream.
     """
-    scheme = _scheme(scheme)
-    if not hasattr(x, "shape"):
-        import numpy
-
-        x = numpy.asarray(x, dtype=numpy.float32)
+    scheme, x = _scheme(scheme), values("quantize", x)
     if is_device_array(x):
         given = dict(scales=scales, zero_points=zero_points, outer_scale=outer_scale)
         codes, made_scales, made_zero_points, outer = quantize_device(x, scheme, rounding=rounding, seed=seed, **given)
@@ -245,7 +242,7 @@ def fake_quantize(
     outer_scale: Any = None,
 ) -> Any:
     """dequantize(quantize(x)) in x's own type: what training with quantization sees. Options as in :func:`quantize`."""
-    scheme = _scheme(scheme)
+    scheme, x = _scheme(scheme), values("fake_quantize", x)
     if _on_cuda(x) or is_device_array(x):
         q = quantize(x, scheme, rounding=rounding, seed=seed, scales=scales, zero_points=zero_points, outer_scale=outer_scale)
         return dequantize(q, x.dtype)
@@ -268,14 +265,14 @@ def fake_quantize(
 
 def compare(x: Any, y: Any) -> dict[str, float]:
     """How far y is from x: max_absolute, mean_absolute, rms, sqnr_db, cosine, count."""
-    return _core.compare(borrow(x), borrow(y))
+    return _core.compare(borrow(values("compare", x)), borrow(values("compare", y)))
 
 
 class PreparedWeight:
     """A weight [n, k] in the layout of the CPU kernels that multiply it: made once, used for many products."""
 
     def __init__(self, weight: QuantizedTensor | Any):
-        self._core = _core.PreparedWeight(weight.core() if isinstance(weight, QuantizedTensor) else borrow(weight))
+        self._core = _core.PreparedWeight(weight.core() if isinstance(weight, QuantizedTensor) else borrow(values("prepare", weight)))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -323,7 +320,7 @@ def matmul(
             raise InvalidArgument("matmul: activation, residual and inputs go with values, not with quantized inputs")
         return to_framework(_core.matmul_codes(x.core(), weight._core, bias=bias, out=dtype_name(dtype)), x.codes)
     y = _core.matmul(
-        borrow(x),
+        borrow(values("matmul", x)),
         weight._core,
         bias=bias,
         activation=activation,

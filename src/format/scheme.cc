@@ -75,7 +75,7 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-bool is_format(const std::string& name) {
+bool is_format(std::string_view name) {
   for (const BlockFormat& block : block_formats())
     if (block.name == name) return true;
   for (const NamedFormat& format : kNamedFormats)
@@ -84,7 +84,7 @@ bool is_format(const std::string& name) {
 }
 
 /// What a name of elsewhere is called here; empty where nobody knows.
-std::string_view format_meant(std::string_view name) {
+std::string format_meant(std::string_view name) {
   constexpr std::pair<std::string_view, std::string_view> kElsewhere[] = {{"fp8", "fp8_e4m3 or fp8_e5m2"},
                                                                           {"fp6", "fp6_e3m2 or fp6_e2m3"},
                                                                           {"fp5", "fp5_e2m2 or fp5_e3m1"},
@@ -100,7 +100,13 @@ std::string_view format_meant(std::string_view name) {
                                                                           {"float16", "fp16"},
                                                                           {"half", "fp16"}};
   for (const auto& [other, here] : kElsewhere)
-    if (other == name) return here;
+    if (other == name) return std::string(here);
+  for (const std::string_view part : {"row", "col", "tensor", "none", "block"})  // a colon was left out: int8row
+    if (const std::size_t place = name.find(part); place != std::string_view::npos && is_format(name.substr(0, place)))
+      return fmt::format("{}:{}", name.substr(0, place), name.substr(place));
+  for (const std::string_view method : {"gptq", "awq", "smoothquant"})
+    if (name == method) return fmt::format("a scheme such as int4:block128; {} is a method, which goes to --method", method);
+  if (std::int64_t bits = 0; name.starts_with("int") && parse_size(name.substr(3), bits)) return "int1, int2, int3, int4 or int8";
   return {};
 }
 
@@ -124,7 +130,7 @@ Format parse_element(std::string_view text, std::string_view name) {
     // A well-formed fpN_eEmM outside of the limits keeps its own sentence.
     if (name.starts_with("fp") && name.find("_e") != std::string_view::npos) throw;
     const std::string small = lower(name);
-    const std::string_view meant = small != name && is_format(small) ? std::string_view(small) : format_meant(small);
+    const std::string meant = small != name && is_format(small) ? small : format_meant(small);
     if (!meant.empty()) fail(text, name, fmt::format("is not a format; write {}", meant));
     fail(text, name, "is not a format; `narrow formats` lists formats, block formats and presets, and any fpN_eEmM is one");
   }
@@ -214,48 +220,16 @@ std::string Scheme::to_string() const {
 const std::vector<Scheme>& standard_schemes() {
   static const std::vector<Scheme> table = [] {
     std::vector<Scheme> schemes;
-    for (const char* text : {"fp16",
-                             "bf16",
-                             "fp8_e5m2:tensor",
-                             "fp8_e5m2:row",
-                             "fp8_e4m3:none",
-                             "fp8_e4m3:tensor",
-                             "fp8_e4m3:row",
-                             "fp8_e4m3:col",
-                             "fp8_e4m3:block128",
-                             "fp8_e4m3:128x128",
-                             "fp6_e3m2:row",
-                             "fp6_e2m3:row",
-                             "fp5_e3m1:row",
-                             "fp5_e2m2:row",
-                             "fp4_e2m1:row",
-                             "fp4_e2m1:block32",
-                             "fp4_e3m0:row",
-                             "fp3_e2m0:row",
-                             "fp7_e3m3:row",
-                             "fp12_e5m6:row",
-                             "int8:tensor",
-                             "int8:row",
-                             "int8:col",
-                             "int8:block128",
-                             "int8:row:asym",
-                             "int8:tensor:asym",
-                             "int8:64x64",
-                             "int4:row",
-                             "int4:block128",
-                             "int4:block32:asym",
-                             "int4:block128:asym",
-                             "int4:block64:scale=fp16",
-                             "int4:block128:asym:scale=bf16",
-                             "int3:block128",
-                             "int3:block128:asym",
-                             "int2:block64",
-                             "int2:block128:asym",
-                             "int4:block32:scale=e8m0",
-                             "int1:row",
-                             "int1:block128",
-                             "nf4:block64"})
-      schemes.push_back(Scheme::parse(text));
+    // clang-format off
+    constexpr const char* kTexts[] = {
+        "fp16", "bf16", "fp8_e5m2:tensor", "fp8_e5m2:row", "fp8_e4m3:none", "fp8_e4m3:tensor", "fp8_e4m3:row", "fp8_e4m3:col",
+        "fp8_e4m3:block128", "fp8_e4m3:128x128", "fp6_e3m2:row", "fp6_e2m3:row", "fp5_e3m1:row", "fp5_e2m2:row", "fp4_e2m1:row",
+        "fp4_e2m1:block32", "fp4_e3m0:row", "fp3_e2m0:row", "fp7_e3m3:row", "fp12_e5m6:row", "int8:tensor", "int8:row", "int8:col",
+        "int8:block128", "int8:row:asym", "int8:tensor:asym", "int8:64x64", "int4:row", "int4:block128", "int4:block32:asym",
+        "int4:block128:asym", "int4:block64:scale=fp16", "int4:block128:asym:scale=bf16", "int3:block128", "int3:block128:asym",
+        "int2:block64", "int2:block128:asym", "int4:block32:scale=e8m0", "int1:row", "int1:block128", "nf4:block64"};
+    // clang-format on
+    for (const char* text : kTexts) schemes.push_back(Scheme::parse(text));
     for (const BlockFormat& block : block_formats()) schemes.push_back(block.scheme);
     return schemes;
   }();

@@ -88,9 +88,8 @@ bool says_narrow(const std::string& config, const fs::path& path) {
 }
 
 /// The manifest and the files agree on sizes, headers, names, types and shapes. Values are left to verify_checkpoint.
-void check_manifest(const Checkpoint::State& state) {
+void check_manifest(const Checkpoint::State& state, const fs::path& path) {
   const io::Manifest& manifest = *state.manifest;
-  const fs::path path = state.files.directory / io::kManifestFile;
   if (manifest.files.size() != state.open.size())
     reject(path, fmt::format("it lists {} tensor files, the directory has {}", manifest.files.size(), state.open.size()));
   for (const auto& [name, file] : manifest.files) {
@@ -118,6 +117,37 @@ void check_manifest(const Checkpoint::State& state) {
     reject(path, fmt::format("it describes {} stored tensors, the files hold {}", stored, state.stored.size()));
 }
 
+/// What the files say of themselves as a manifest without hashes; nothing where one of them says nothing.
+std::optional<io::Manifest> saved_manifest(const Checkpoint::State& state) {
+  io::Manifest manifest;
+  std::optional<std::string_view> said;
+  for (const auto& [file, open] : state.open) {
+    const auto text = open.metadata.find(io::kSavedTensors);
+    if (text == open.metadata.end()) return std::nullopt;
+    manifest.files[file].bytes = open.reader->size();
+    if (!said) manifest.tensors = io::parse_saved_tensors(text->second, open.reader->path());
+    if (said && *said != text->second)
+      reject(open.reader->path(), "its metadata says other things of the quantized tensors than another file's");
+    said = text->second;
+  }
+  std::set<std::string> parts;
+  for (auto& [name, tensor] : manifest.tensors)
+    for (const io::StoredPart& part : io::stored_parts(name, *tensor.scheme, tensor.shape)) {
+      const TensorInfo* info = find_stored(state.stored, part.name);
+      if (info == nullptr) reject(state.files.directory, fmt::format("tensor {} is missing", io::in_quotes(part.name)));
+      tensor.stored[part.name] = {info->file, ""};
+      parts.insert(part.name);
+    }
+  for (const TensorInfo& info : state.stored) {
+    if (parts.contains(info.name)) continue;
+    if (!manifest.tensors
+             .try_emplace(info.name, io::Manifest::LogicalTensor{{}, info.shape, info.dtype, "", {{info.name, {info.file, ""}}}})
+             .second)
+      reject(state.files.directory, fmt::format("{} is there both quantized and plain", io::in_quotes(info.name)));
+  }
+  return manifest;
+}
+
 Buffer read_part(const Checkpoint& checkpoint, const TensorInfo& info) {
   Buffer buffer = Buffer::allocate(static_cast<std::size_t>(info.byte_size()));
   checkpoint.read_bytes(info, 0, {buffer.data(), buffer.size()});
@@ -135,18 +165,19 @@ Checkpoint open_checkpoint(const fs::path& path) {
   if (std::find(side.begin(), side.end(), io::kConfigFile) != side.end())
     state->config = io::read_text(directory / io::kConfigFile, io::kLargestJsonFile);
   const bool has_manifest = is_directory && fs::exists(directory / io::kManifestFile);
-  if (!has_manifest && says_narrow(state->config, directory / io::kConfigFile))
-    reject(directory,
-           fmt::format("it is quantized but has no {}: its writing was interrupted, or another program saved it; `narrow quantize` "
-                       "writes it with its hashes",
-                       io::kManifestFile));
   open_files(*state);
   check_index(*state);
+  const fs::path manifest = has_manifest ? directory / io::kManifestFile : directory;
   if (has_manifest) {
-    const fs::path manifest = directory / io::kManifestFile;
     state->manifest = io::parse_manifest(io::read_text(manifest, io::kLargestJsonFile), manifest);
-    check_manifest(*state);
+  } else if (says_narrow(state->config, directory / io::kConfigFile)) {
+    state->manifest = saved_manifest(*state);
+    if (!state->manifest)
+      reject(directory, fmt::format("it is quantized but has no {}: its writing was interrupted, or another program saved it; `narrow "
+                                    "quantize` writes it with its hashes",
+                                    io::kManifestFile));
   }
+  if (state->manifest) check_manifest(*state, manifest);
   return Checkpoint(std::move(state));
 }
 

@@ -60,13 +60,25 @@ void list_side_files(CheckpointFiles& files) {
   std::sort(files.side_files.begin(), files.side_files.end());
 }
 
+/// What to do about a directory whose weights are in a file of another kind, by that file's name; empty for any other file.
+std::string way_out(const fs::path& directory, std::string_view name) {
+  if (name.ends_with(".gguf"))
+    return fmt::format("`narrow convert {} OUT --to narrow` makes a checkpoint of one", (directory / name).string());
+  for (const std::string_view pickled : {".bin", ".pt", ".pth"})
+    if (name.ends_with(pickled))
+      return fmt::format("{} holds pickled tensors: save the model as safetensors, for example with transformers' save_pretrained", name);
+  return {};
+}
+
 void list_tensor_files(CheckpointFiles& files) {
   std::vector<std::string> tensors, indices;
+  std::string way;
   for (const fs::directory_entry& entry : fs::directory_iterator(files.directory)) {
     const std::string name = entry.path().filename().string();
     if (!is_plain_file_name(name)) continue;
     if (name.ends_with(kIndexSuffix)) indices.push_back(name);
     if (name.ends_with(kTensorSuffix)) tensors.push_back(name);
+    if (way.empty()) way = way_out(files.directory, name);
   }
   const auto has = [](const std::vector<std::string>& names, std::string_view name) {
     return std::find(names.begin(), names.end(), name) != names.end();
@@ -91,7 +103,8 @@ void list_tensor_files(CheckpointFiles& files) {
     return;
   }
   if (tensors.empty())
-    throw IoError(fmt::format("{} has no safetensors file; name a safetensors file or a directory with one", files.directory.string()));
+    throw IoError(fmt::format("{} has no safetensors file; {}", files.directory.string(),
+                              way.empty() ? "name a safetensors file or a directory with one" : way));
   if (tensors.size() > 1 && !has(tensors, default_file))
     throw InvalidArgument(
         fmt::format("{} has {} safetensors files and no index; name one of the files", files.directory.string(), tensors.size()));
@@ -99,12 +112,20 @@ void list_tensor_files(CheckpointFiles& files) {
   check_member(files.directory, files.tensor_files.front(), files.directory);
 }
 
+/// OWNER/NAME, as models are called where they are downloaded from.
+bool is_hub_name(const fs::path& path) {
+  return path.is_relative() && std::distance(path.begin(), path.end()) == 2 && path.has_filename() && *path.begin() != "." &&
+         *path.begin() != ".." && !fs::exists(path.parent_path());
+}
+
 }  // namespace
 
 CheckpointFiles find_checkpoint_files(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (status.type() == fs::file_type::not_found) throw IoError(fmt::format("{} does not exist", path.string()));
+  if (status.type() == fs::file_type::not_found)
+    throw IoError(fmt::format("{} does not exist{}", path.string(),
+                              is_hub_name(path) ? "; narrow downloads nothing: fetch a model first, for example with `hf download`" : ""));
   if (error) throw IoError(fmt::format("{} cannot be read: {}", path.string(), error.message()));
   CheckpointFiles files;
   if (!fs::is_directory(status)) {

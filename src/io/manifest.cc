@@ -45,7 +45,8 @@ void check_shape(const std::string& name, const Shape& shape) {
   }
 }
 
-Manifest::LogicalTensor parse_tensor(const std::string& name, const Json& json) {
+/// Scheme, shape and source: what a tensor is, wherever it lies.
+Manifest::LogicalTensor parse_meaning(const std::string& name, const Json& json) {
   Manifest::LogicalTensor tensor;
   if (json.contains("scheme")) tensor.scheme = Scheme::parse(json.at("scheme").get<std::string>());
   for (const Json& dimension : json.at("shape")) {
@@ -55,14 +56,19 @@ Manifest::LogicalTensor parse_tensor(const std::string& name, const Json& json) 
   }
   check_shape(name, tensor.shape);
   tensor.source_dtype = parse_dtype(json.at("source_dtype").get<std::string>());
+  if (tensor.scheme && !is_floating(tensor.source_dtype))
+    throw InvalidArgument(fmt::format("tensor {} is quantized from {}", in_quotes(name), name_of(tensor.source_dtype)));
+  return tensor;
+}
+
+Manifest::LogicalTensor parse_tensor(const std::string& name, const Json& json) {
+  Manifest::LogicalTensor tensor = parse_meaning(name, json);
   tensor.source_hash = json.at("source_xxh3").get<std::string>();
   if (!is_hash(json.at("source_xxh3"))) throw InvalidArgument(fmt::format("the hash of tensor {} is not one", in_quotes(name)));
   for (const auto& [stored, part] : object_at(json, "stored").items()) {
     if (!is_hash(part.at("xxh3"))) throw InvalidArgument(fmt::format("the hash of tensor {} is not one", in_quotes(stored)));
     tensor.stored[stored] = {part.at("file").get<std::string>(), part.at("xxh3").get<std::string>()};
   }
-  if (tensor.scheme && !is_floating(tensor.source_dtype))
-    throw InvalidArgument(fmt::format("tensor {} is quantized from {}", in_quotes(name), name_of(tensor.source_dtype)));
   std::size_t expected = 1;
   if (tensor.scheme) {
     const std::vector<StoredPart> parts = stored_parts(name, *tensor.scheme, tensor.shape);
@@ -138,6 +144,23 @@ std::string print_manifest(const Manifest& manifest) {
   text += fmt::format(",\n \"manifest_xxh3\": \"{}{}", kNoHash, kTail);
   text.replace(text.size() - kTail.size() - kNoHash.size(), kNoHash.size(), hash_of(text));
   return text;
+}
+
+std::map<std::string, Manifest::LogicalTensor> parse_saved_tensors(std::string_view text, const std::filesystem::path& path) {
+  std::map<std::string, Manifest::LogicalTensor> tensors;
+  try {
+    const Json json = parse_json(text, path);
+    if (!json.is_object()) throw InvalidArgument("it is no object");
+    for (const auto& [name, tensor] : json.items()) {
+      tensors[name] = parse_meaning(name, tensor);
+      if (!tensors[name].scheme) throw InvalidArgument(fmt::format("tensor {} has no scheme", in_quotes(name)));
+    }
+  } catch (const nlohmann::json::exception&) {
+    throw CorruptFile(fmt::format("{}: its metadata {} lacks a field, or one has another type", path.string(), kSavedTensors));
+  } catch (const InvalidArgument& wrong) {
+    throw CorruptFile(fmt::format("{}: its metadata {}: {}", path.string(), kSavedTensors, wrong.what()));
+  }
+  return tensors;
 }
 
 Manifest parse_manifest(std::string_view text, const std::filesystem::path& path) {

@@ -40,6 +40,12 @@ struct Manifest {
   std::map<std::string, LogicalTensor> tensors;
 };
 
+/// Directories that transformers saved have no manifest: under this key the metadata of every tensor file says what the quantized tensors
+/// of the whole checkpoint are, a JSON object of {"scheme", "shape", "source_dtype"} by name (python/narrow/torch/huggingface.py).
+inline constexpr const char* kSavedTensors = "narrow_tensors";
+/// Those tensors, without hashes and places. Throws CorruptFile naming the path.
+std::map<std::string, Manifest::LogicalTensor> parse_saved_tensors(std::string_view text, const std::filesystem::path& path);
+
 /// This library's version, as manifests name it.
 std::string_view library_version();
 

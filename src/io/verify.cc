@@ -117,6 +117,7 @@ VerifyReport verify_checkpoint(const fs::path& path) {
     if (!fs::is_directory(path) || !fs::exists(manifest_path)) return verify_structure(path);
     const io::Manifest manifest = io::parse_manifest(io::read_text(manifest_path, io::kLargestJsonFile), manifest_path);
     report = Verifier(path, manifest).run();
+    report.has_hashes = true;
     if (report.problems.empty()) open_checkpoint(path);  // what no hash sees: files that were added
   } catch (const CorruptFile& error) {
     report.problems.emplace_back(error.what());

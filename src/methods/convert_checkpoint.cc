@@ -455,9 +455,14 @@ InteropReport convert_checkpoint(const fs::path& input, const fs::path& output, 
 }
 
 VerifyReport verify_as(const fs::path& path, Ecosystem ecosystem) {
-  if (ecosystem == Ecosystem::kNarrow) return verify_checkpoint(path);
-  const Checkpoint checkpoint = open_checkpoint(path);
   VerifyReport report;
+  if (ecosystem == Ecosystem::kNarrow) {
+    report = verify_checkpoint(path);
+    if (report.problems.empty() && !open_checkpoint(path).is_quantized())
+      report.problems.push_back(fmt::format("{}: it is not quantized by narrow", path.string()));
+    return report;
+  }
+  const Checkpoint checkpoint = open_checkpoint(path);
   const std::optional<io::InteropReader> reader = io::InteropReader::open(checkpoint);
   if (!reader || reader->format().ecosystem != ecosystem) {
     report.problems.push_back(fmt::format("{}: its config.json does not say quant_method {}", checkpoint.directory().string(),

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "io/interop.h"
 #include "io/json.h"
 #include "io/text.h"
 #include "narrow/error.h"
@@ -80,7 +81,8 @@ void check_not_quantized(const Checkpoint& input) {
           ? quantization->at("quant_method").get_ref<const std::string&>()
           : "an unknown method";
   throw InvalidArgument(
-      fmt::format("{} is already quantized by {}; use its unquantized source", input.directory().string(), io::in_quotes(method)));
+      fmt::format("{} is already quantized by {}; use its unquantized source{}", input.directory().string(), io::in_quotes(method),
+                  io::InteropReader::open(input) ? ", or make one: `narrow convert IN OWN --to narrow`, `narrow dequantize OWN OUT`" : ""));
 }
 
 std::uint64_t side_file_bytes(const Checkpoint& input) {

@@ -143,8 +143,21 @@ TEST(CheckpointDirectory, AHubCacheOfLinksIsRead) {
 
 TEST(CheckpointDirectory, SaysWhatIsMissing) {
   const test::TemporaryDirectory place;
-  EXPECT_THROW(open_checkpoint(place / "absent"), IoError);
-  EXPECT_THROW(open_checkpoint(place.path()), IoError);
+  const auto sentence = [](const fs::path& path) -> std::string {
+    try {
+      open_checkpoint(path);
+    } catch (const IoError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(sentence(place / "absent"), (place / "absent").string() + " does not exist");
+  EXPECT_NE(sentence("owner-of/some-model").find("narrow downloads nothing"), std::string::npos);
+  EXPECT_NE(sentence(place.path()).find("name a safetensors file"), std::string::npos);
+  test::write_bytes(place / "pytorch_model.bin", "a pickle");
+  EXPECT_NE(sentence(place.path()).find("pytorch_model.bin holds pickled tensors"), std::string::npos);
+  fs::rename(place / "pytorch_model.bin", place / "llama.gguf");
+  EXPECT_NE(sentence(place.path()).find("llama.gguf OUT --to narrow` makes"), std::string::npos);
   write_safetensors(place / "a.safetensors", {});
   EXPECT_NO_THROW(open_checkpoint(place.path()));
   write_safetensors(place / "b.safetensors", {});

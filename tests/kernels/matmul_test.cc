@@ -123,26 +123,12 @@ struct FastRows {
 
 TEST(MatmulRows, IntegersEqualTheReference) {
   FastRows fast;
-  const std::vector<std::string> weights{"int8:row",
-                                         "int8:tensor",
-                                         "int8:row:asym",
-                                         "int8:block128",
-                                         "int8:block32:asym",
-                                         "int8:64x64",
-                                         "int4:row",
-                                         "int4:block128",
-                                         "int4:block32:asym",
-                                         "int4:block64:scale=fp16",
-                                         "int4:block128:asym:scale=bf16",
-                                         "int4:block32:scale=e8m0",
-                                         "int3:block128",
-                                         "int3:block32:asym",
-                                         "int3:row",
-                                         "int2:block64",
-                                         "int2:block128:asym",
-                                         "int2:row",
-                                         "int1:row",
-                                         "int1:block64"};
+  // clang-format off
+  const std::vector<std::string> weights{
+      "int8:row", "int8:tensor", "int8:row:asym", "int8:block128", "int8:block32:asym", "int8:64x64", "int4:row", "int4:block128",
+      "int4:block32:asym", "int4:block64:scale=fp16", "int4:block128:asym:scale=bf16", "int4:block32:scale=e8m0", "int3:block128",
+      "int3:block32:asym", "int3:row", "int2:block64", "int2:block128:asym", "int2:row", "int1:row", "int1:block64"};
+  // clang-format on
   const std::vector<std::string> activations{"int8:row",      "int8:tensor",  "int8:row:asym",    "int8:tensor:asym",
                                              "int8:block128", "int8:block64", "int8:block32:asym"};
   const std::vector<DType> outs{DType::kF32,  DType::kF32, DType::kI32,    DType::kF16,
@@ -226,27 +212,13 @@ TEST(MatmulRows, FloatsStayWithinTheBound) {
 TEST(MatmulRows, RowsOfAnyRangeStayWithinTheBound) {
   FastRows fast;
   Random random{std::mt19937(17)};
-  for (const char* text : {"int4:block128",
-                           "int4:row",
-                           "int3:block128",
-                           "fp4_e2m1:row",
-                           "fp4_e3m0:block64",
-                           "fp3_e2m0:row",
-                           "nvfp4",
-                           "mxfp4",
-                           "msfp12",
-                           "msfp11",
-                           "nf4:block64",
-                           "int2:block64",
-                           "int1:row",
-                           "int8:row",
-                           "int8:block64",
-                           "fp8_e4m3:row",
-                           "fp8_e5m2:block128",
-                           "fp8_e2m5:row",
-                           "fp6_e3m2:row",
-                           "fp6_e2m3:block64",
-                           "fp5_e2m2:row"})
+  // clang-format off
+  constexpr const char* kSchemes[] = {
+      "int4:block128", "int4:row", "int3:block128", "fp4_e2m1:row", "fp4_e3m0:block64", "fp3_e2m0:row", "nvfp4", "mxfp4", "msfp12",
+      "msfp11", "nf4:block64", "int2:block64", "int1:row", "int8:row", "int8:block64", "fp8_e4m3:row", "fp8_e5m2:block128",
+      "fp8_e2m5:row", "fp6_e3m2:row", "fp6_e2m3:block64", "fp5_e2m2:row"};
+  // clang-format on
+  for (const char* text : kSchemes)
     for (int round = 0; round < 12; ++round) {
       const Shape sizes{1, random.one_of<std::int64_t>({1, 64, 97}), random.one_of<std::int64_t>({1, 31, 32, 64, 129, 509, 1024})};
       const int spread = static_cast<int>(random.one_of<std::int64_t>({1, 8, 14, 30, 70, 110}));

@@ -186,39 +186,15 @@ void expect_reference_bits(const Case& c) {
 /// The standard schemes, and others with odd blocks, odd formats and unusual pairs.
 std::vector<Scheme> schemes() {
   std::vector<Scheme> all = standard_schemes();
-  for (const char* text : {"int8:block3",
-                           "int4:block24",
-                           "fp6_e3m2:block1000",
-                           "fp8_e4m3:3x5",
-                           "int1:tensor",
-                           "int1:3x40",
-                           "int1:block2000:scale=fp16",
-                           "int2:col",
-                           "int3:row",
-                           "int3:block12:asym",
-                           "int8:col:asym",
-                           "fp2_e1m0:row",
-                           "fp9_e8m0:none",
-                           "fp12_e8m3:row",
-                           "fp15_e8m6:row",
-                           "fp11_e5m5:block16",
-                           "fp10_e4m5:none",
-                           "fp13_e6m6:row",
-                           "fp14_e3m10:row",
-                           "fp16_e7m8:none",
-                           "fp7_e5m1:block8",
-                           "fp16:row",
-                           "bf16:block32",
-                           "fp8_e5m2:none",
-                           "fp4_e2m1:none",
-                           "nf4:tensor",
-                           "nf4:col",
-                           "int8:block64:scale=fp8_e4m3",
-                           "int8:block16:asym:scale=e8m0",
-                           "fp8_e4m3:block16:scale=bf16",
-                           "fp3_e1m1:block40:scale=fp8_e4m3",
-                           "int2:2x7:asym"})
-    all.push_back(Scheme::parse(text));
+  // clang-format off
+  constexpr const char* kOthers[] = {
+      "int8:block3", "int4:block24", "fp6_e3m2:block1000", "fp8_e4m3:3x5", "int1:tensor", "int1:3x40", "int1:block2000:scale=fp16",
+      "int2:col", "int3:row", "int3:block12:asym", "int8:col:asym", "fp2_e1m0:row", "fp9_e8m0:none", "fp12_e8m3:row", "fp15_e8m6:row",
+      "fp11_e5m5:block16", "fp10_e4m5:none", "fp13_e6m6:row", "fp14_e3m10:row", "fp16_e7m8:none", "fp7_e5m1:block8", "fp16:row",
+      "bf16:block32", "fp8_e5m2:none", "fp4_e2m1:none", "nf4:tensor", "nf4:col", "int8:block64:scale=fp8_e4m3",
+      "int8:block16:asym:scale=e8m0", "fp8_e4m3:block16:scale=bf16", "fp3_e1m1:block40:scale=fp8_e4m3", "int2:2x7:asym"};
+  // clang-format on
+  for (const char* text : kOthers) all.push_back(Scheme::parse(text));
   return all;
 }
 

@@ -166,6 +166,68 @@ def test_gguf_is_read_by_its_package(bin_dir, tmp_path, kind):
             assert 10 * np.log10(np.sum(expected**2, dtype=np.float64) / noise) > least, name
 
 
+FORMS = [("ct", "int4:block128:asym"), ("gptq", "int4:block128"), ("awq", "int4:block128"), ("fp8-block", "fp8_e4m3:128x128"), ("modelopt", "nvfp4")]
+
+
+@pytest.mark.parametrize("form, scheme", FORMS)
+def test_commands_read_the_weights_of_others(bin_dir, tmp_path, form, scheme):
+    """compare, inspect and verify say of a form what they say of narrow's own with the same codes."""
+    narrow(bin_dir, "quantize", MODEL, tmp_path / form, scheme, "--export", form)
+    narrow(bin_dir, "convert", tmp_path / form, tmp_path / "own", "--to", "narrow")
+
+    def answer(*arguments):
+        return json.loads(narrow(bin_dir, *arguments, "--json").stdout)
+
+    theirs, ours = (answer("compare", MODEL, tmp_path / which) for which in (form, "own"))
+    assert theirs["problems"] == [] and theirs["tensors"] == ours["tensors"]
+    assert sum(tensor["scheme"] is not None for tensor in theirs["tensors"]) == 42
+    assert answer("compare", tmp_path / form, tmp_path / "own")["identical"] == 57
+
+    theirs, ours = (answer("inspect", tmp_path / which) for which in (form, "own"))
+    assert (theirs["form"], ours["form"]) == (form, "narrow")
+    assert [(t["name"], t["shape"], t["scheme"]) for t in theirs["tensors"]] == [(t["name"], t["shape"], t["scheme"]) for t in ours["tensors"]]
+    stored = answer("inspect", tmp_path / form, "--headers")
+    assert (stored["bytes"], theirs["bytes"]) == (sum(t.nbytes for t in tensors_of(tmp_path / form).values()),) * 2
+    assert answer("inspect", tmp_path / form, "--tensor", MODULE)["shape"] == [384, 1024]
+
+    mark = {"ct": "weight_scale", "fp8-block": "weight_scale_inv", "modelopt": "weight_scale_2"}.get(form, "scales")
+    assert answer("verify", tmp_path / form)["ok"]
+    damage(tmp_path / form, f"{MODULE}.{mark}")
+    report = subprocess.run([bin_dir / "narrow", "verify", tmp_path / form], capture_output=True, text=True)
+    assert report.returncode == 1 and MODULE in report.stdout
+
+
+def damage(directory, name):
+    """Makes a number of a tensor one that is none."""
+    for path in directory.glob("*.safetensors"):
+        data = bytearray(path.read_bytes())
+        begin = 8 + struct.unpack("<Q", data[:8])[0]
+        if info := json.loads(data[8:begin]).get(name):
+            place = begin + info["data_offsets"][0]
+            size = info["data_offsets"][1] - info["data_offsets"][0]
+            data[place : place + size] = b"\xff" * size
+            path.write_bytes(data)
+
+
+def test_methods_that_narrow_does_not_read_are_named(bin_dir, tmp_path):
+    narrow(bin_dir, "quantize", MODEL, tmp_path / "gptq", "int4:block128", "--export", "gptq")
+
+    def failure(*arguments):
+        result = subprocess.run([bin_dir / "narrow", *map(str, arguments)], capture_output=True, text=True)
+        assert result.returncode != 0
+        return result.stderr
+
+    assert "narrow convert" in failure("quantize", tmp_path / "gptq", tmp_path / "out", "int8:row")
+    config = json.loads((tmp_path / "gptq" / "config.json").read_text())
+    config["quantization_config"]["quant_method"] = "other"
+    (tmp_path / "gptq" / "config.json").write_text(json.dumps(config))
+    assert "which narrow does not read" in failure("compare", MODEL, tmp_path / "gptq")
+    assert "use its unquantized source\n" in failure("quantize", tmp_path / "gptq", tmp_path / "out", "int8:row")
+    assert narrow(bin_dir, "verify", tmp_path / "gptq").returncode == 0
+    plain = subprocess.run([bin_dir / "narrow", "verify", MODEL, "--as", "narrow"], capture_output=True, text=True)
+    assert plain.returncode == 1 and "it is not quantized by narrow" in plain.stdout
+
+
 @pytest.mark.parametrize("kind", ["q8_0", "q4_0", "mxfp4", "bf16"])
 def test_gguf_of_its_package_is_read(bin_dir, tmp_path, kind):
     """Blocks that the gguf package wrote come back as the values that it decodes."""

@@ -231,7 +231,12 @@ def test_a_prepared_weight_outlives_its_arrays():
         (lambda: narrow.Scheme("int9:row"), ValueError, "int9"),
         (lambda: narrow.quantize(np.float32([[np.nan]]), "int8:row"), ValueError, "NaN"),
         (lambda: narrow.quantize(values(2, 2), "int8", rounding="up"), ValueError, "nearest_even"),
-        (lambda: narrow.quantize(np.zeros((2, 2)), "int8"), ValueError, "F32, F16 or BF16"),
+        (lambda: narrow.quantize(np.zeros((2, 2)), "int8"), TypeError, "quantize: the values are float64"),
+        (lambda: narrow.fake_quantize(np.zeros((2, 2)), "int8"), TypeError, "x.astype(np.float32)"),
+        (lambda: narrow.quantize(np.zeros((2, 2), np.int32), "int8"), ValueError, "int32"),  # a WrongType is an InvalidArgument too
+        (lambda: narrow.compare(values(2, 2), np.zeros((2, 2))), TypeError, "compare: the values are float64"),
+        (lambda: narrow.matmul(np.zeros((2, 4)), narrow.quantize(values(4, 4), "int8")), TypeError, "matmul: the values are float64"),
+        (lambda: narrow.prepare(np.zeros((2, 4))), TypeError, "prepare: the values are float64"),
         (lambda: narrow.quantize(values(2, 4), "int8:tensor", scales=np.float32([1, 2])), ValueError, "1 contiguous"),
         (lambda: narrow.matmul(values(2, 3), narrow.quantize(values(4, 5), "int8")), ValueError, "3"),
         (lambda: narrow.open_checkpoint("no/such/place"), OSError, "no/such/place"),
@@ -242,6 +247,12 @@ def test_errors_are_of_narrow_and_of_python(call, kind, words):
     with pytest.raises(narrow.Error) as caught:
         call()
     assert isinstance(caught.value, kind) and words in str(caught.value)
+
+
+def test_numbers_of_python_are_fp32():
+    numbers = [[0.1, -0.3], [2.0, 0.7]]
+    np.testing.assert_array_equal(narrow.fake_quantize(numbers, "int8"), narrow.fake_quantize(np.float32(numbers), "int8"))
+    assert narrow.compare(numbers, np.float32(numbers))["max_absolute"] == 0.0
 
 
 def test_checkpoints(tmp_path):

@@ -4,6 +4,7 @@ import copy
 import json
 import pathlib
 import subprocess
+import warnings
 
 import pytest
 
@@ -124,10 +125,47 @@ def test_a_compiled_model_is_the_same(llama, tokens, scheme):
     assert perplexity(compiled, tokens) == pytest.approx(perplexity(model, tokens), rel=5e-5)
 
 
+@pytest.mark.parametrize("scheme", ["int8:row", "nvfp4", "W8A8"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_other_tracers_see_one_operator_a_layer(tmp_path, scheme):
+    model, x = nt.quantize_(mlp().eval(), scheme), torch.randn(3, 64)
+    y = model(x)
+
+    graph = torch.fx.symbolic_trace(model)
+    assert sum(node.target is torch.ops.narrow.linear.default for node in graph.graph.nodes) == 2
+    assert torch.equal(graph(x), y)
+    with pytest.raises(narrow.InvalidArgument, match="x must end in 64"):
+        graph(x[:, :63])
+
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("rows", max=64)},))
+    torch.export.save(program, tmp_path / "model.pt2")
+    loaded = torch.export.load(tmp_path / "model.pt2").module()
+    assert torch.equal(loaded(x), y)
+    assert torch.allclose(loaded(torch.cat((x, x)))[3:], y, atol=1e-5)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", torch.jit.TracerWarning)
+        traced = torch.jit.trace(model, x)
+    assert torch.equal(traced(x), y)
+    with pytest.raises(narrow.Unsupported, match="torch.jit.trace"):
+        torch.jit.script(model)
+
+
+@pytest.mark.parametrize("dynamo", [True, False])
+@pytest.mark.filterwarnings("ignore")
+def test_onnx_export_names_the_way(tmp_path, dynamo):
+    pytest.importorskip("onnxscript")
+    model, x = nt.quantize_(mlp().eval(), "int8:row"), torch.randn(3, 64)
+    with pytest.raises(Exception, match="narrow.torch.dequantize_"):
+        torch.onnx.export(model, (x,), tmp_path / "model.onnx", dynamo=dynamo, verbose=False)
+    torch.onnx.export(nt.dequantize_(model), (x,), tmp_path / "model.onnx", dynamo=False, verbose=False)
+    assert (tmp_path / "model.onnx").exists()
+
+
 @pytest.mark.parametrize("scheme", ["W8A8-static", "nvfp4"])
 def test_a_checkpoint_loads_with_transformers(llama, tokens, command_perplexity, tmp_path, scheme):
     transformers = pytest.importorskip("transformers")
-    import narrow.torch.huggingface  # noqa: F401
+    from narrow.torch import huggingface
 
     folder = tmp_path / "small"
     if "static" in scheme:
@@ -137,7 +175,7 @@ def test_a_checkpoint_loads_with_transformers(llama, tokens, command_perplexity,
         same = nt.quantize_(copy.deepcopy(llama), nt.QuantizeConfig(scheme, statistics=tmp_path / "stats.safetensors"))
         assert perplexity(same, tokens) == pytest.approx(expected, rel=5e-3)
         expected = perplexity(same, tokens)
-        write_static(folder, scheme, same)
+        huggingface.save_pretrained(same, folder)
     else:
         narrow.quantize_checkpoint(MODEL, folder, scheme)
         expected = command_perplexity(folder)
@@ -147,18 +185,71 @@ def test_a_checkpoint_loads_with_transformers(llama, tokens, command_perplexity,
     model.save_pretrained(tmp_path / "again")
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "again", dtype=torch.float32).eval()
     assert perplexity(again, tokens) == pytest.approx(expected, rel=1e-6)
+    assert command_perplexity(tmp_path / "again") == pytest.approx(expected, rel=5e-3 if "static" in scheme else 5e-5)
 
 
-def write_static(folder, scheme, model):
-    """A directory as `narrow quantize` writes it, from a model that quantize_ made."""
+def test_the_command_reads_what_transformers_saved(bin_dir, tmp_path):
+    """Of a model that was quantized as it was loaded, in files so small that the parts of a weight lie apart."""
+    transformers = pytest.importorskip("transformers")
     from narrow.torch.huggingface import NarrowConfig
 
-    config = NarrowConfig(scheme)
-    for name, module in model.named_modules():
-        if isinstance(module, nt.QuantizedLinear):
-            config.activations["scales"][name] = {"scale": module.input_scale.item(), "zero_point": 0}
-    model.config.quantization_config = config
-    model.save_pretrained(folder)
+    rules = [{"match": "re:.*down_proj", "scheme": "fp6_e3m2:row"}]
+    model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, quantization_config=NarrowConfig("int4:block128:asym", rules=rules))
+    model.save_pretrained(tmp_path / "saved", max_shard_size="300KB")
+    narrow.quantize_checkpoint(MODEL, tmp_path / "own", "int4:block128:asym", rules={"re:.*down_proj": "fp6_e3m2:row"})
+
+    def command(*arguments):
+        done = subprocess.run([bin_dir / "narrow", *map(str, arguments), "--json", "--quiet"], capture_output=True, text=True)
+        return done.returncode, json.loads(done.stdout or "null"), done.stderr
+
+    code, answer, _ = command("compare", tmp_path / "own", tmp_path / "saved")
+    assert code == 0 and answer["identical"] == len(answer["tensors"]) == 57
+    schemes = {tensor["scheme"] for tensor in command("inspect", tmp_path / "saved", "--headers")[1]["tensors"]}
+    assert schemes == {None, "int4:block128:asym", "fp6_e3m2:row"}
+    code, answer, _ = command("verify", tmp_path / "saved")
+    assert code == 0 and not answer["hashes"]
+    assert command("convert", tmp_path / "saved", tmp_path / "sealed", "--to", "narrow")[1]["exact"] == 42
+    assert command("verify", tmp_path / "sealed")[1]["hashes"]
+
+    index = tmp_path / "saved" / "model.safetensors.index.json"
+    file = json.loads(index.read_text())["weight_map"]["model.layers.2.mlp.up_proj.weight.scales"]
+    path = tmp_path / "saved" / file
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b'fp6_e3m2:row', b'fp6_e2m3:row'))  # files that contradict each other are not guessed at
+    assert command("inspect", tmp_path / "saved")[0] == 3
+    path.write_bytes(data.replace(b"narrow_tensors", b"other_tensors_"))
+    assert "narrow_manifest.json" in command("inspect", tmp_path / "saved")[2]
+
+
+def test_save_pretrained_of_a_model_that_quantize_made(llama, tokens, command_perplexity, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from narrow.torch import huggingface
+
+    model = nt.quantize_(copy.deepcopy(llama), {r".*gate_proj": "int4:block128", r".*(up|q)_proj": "W8A8", r".*layers.1.*v_proj": "nvfp4"})
+    huggingface.save_pretrained(model, tmp_path / "saved")
+    assert not hasattr(model, "hf_quantizer") and not hasattr(model.config, "quantization_config")
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved", dtype=torch.float32).eval()
+    assert torch.equal(again(tokens[:1, :32]).logits, model(tokens[:1, :32]).logits)
+    read = nt.load_checkpoint_(copy.deepcopy(llama), tmp_path / "saved").eval()
+    assert torch.equal(read(tokens[:1, :32]).logits, model(tokens[:1, :32]).logits)
+    assert command_perplexity(tmp_path / "saved") == pytest.approx(perplexity(model, tokens), rel=5e-3)
+    with pytest.raises(narrow.InvalidArgument, match="no QuantizedLinear"):
+        huggingface.save_pretrained(copy.deepcopy(llama), tmp_path / "plain")
+
+
+def test_rules_of_the_command_are_read(llama, tokens, tmp_path, bin_dir):
+    """Schemes and rounded inputs of some layers alone, as narrow quantize writes them into config.json."""
+    transformers = pytest.importorskip("transformers")
+    import narrow.torch.huggingface  # noqa: F401
+
+    subprocess.run([bin_dir / "narrow", "quantize", MODEL, tmp_path / "small", "W8A8", "--rule", "re:.*up_proj=int4:block128",
+                    "--activation-rule", "down_proj=none", "--quiet"], check=True)  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "small", dtype=torch.float32).eval()
+    layers = model.model.layers[0].mlp
+    assert [(layer.scheme, layer.inputs) for layer in (layers.gate_proj, layers.up_proj, layers.down_proj)] == [
+        ("int8:row", "int8:row:dynamic"), ("int4:block128", "int8:row:dynamic"), ("int8:row", "")]  # fmt: skip
+    read = nt.load_checkpoint_(copy.deepcopy(llama), tmp_path / "small").eval()
+    assert torch.equal(read(tokens[:1, :32]).logits, model(tokens[:1, :32]).logits)
 
 
 def test_a_checkpoint_loads_into_any_model(llama, tokens, tmp_path):

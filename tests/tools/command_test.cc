@@ -481,6 +481,7 @@ TEST_F(CommandTest, PlacesThatCannotBeWrittenAreSaidBeforeTheWork) {
 TEST_F(CommandTest, GgufFilesAreToldApart) {
   std::ofstream(path("llama.gguf"), std::ios::binary) << std::string("GGUF\3\0\0\0", 8) << std::string(64, '\0');
   expect_failure(narrow({"inspect", path("llama.gguf")}), 3, "narrow convert");
+  expect_failure(narrow({"eval", model(), "--tokens", path("llama.gguf")}), 3, "`narrow tokenize` makes one), --text a text");
 }
 
 TEST_F(CommandTest, UnsupportedInstructionSetIsExitCodeFive) {

@@ -27,6 +27,11 @@ cmake -S examples/cpp -B "$place/examples" -G Ninja -DCMAKE_PREFIX_PATH="$PWD/$p
 cmake --build "$place/examples" > /dev/null
 "$place/examples/one_layer" | grep -q nvfp4
 "$place/examples/small_model" examples/docs-llama-13m "$place/small" int8:row examples/docs_tokens.safetensors | grep -q 'perplexity'
+"$place/examples/headers" examples/docs-llama-13m examples/docs_tokens.safetensors "$place/headers" | grep -q '^generate.h'
+"$place/examples/cuda_headers" > /dev/null
+for header in include/narrow/*.h; do  # every header is shown by one of them
+  grep -q "narrow/$(basename "$header")" examples/cpp/*.cc tests/install/consumer.c || { echo "install: no example shows $header" >&2; exit 1; }
+done
 echo "install: examples/cpp works"
 
 # The compilers alone, as any build system would call them.

@@ -93,7 +93,11 @@ def made_pages(narrow):
             "Made from the docstrings; [Python and PyTorch](../python.md) is the guide.",
         ),
         "made/cpp_api.md": headers.reference(
-            cpp, "C++ reference", "Made from the public headers; `#include <narrow/narrow.h>` includes those of the core."
+            cpp,
+            "C++ reference",
+            "Made from the public headers; `#include <narrow/narrow.h>` includes those of the core. "
+            "[headers.cc](../../examples/cpp/headers.cc) shows each by its main function, "
+            "[cuda_headers.cc](../../examples/cpp/cuda_headers.cc) those for GPUs.",
         ),
         "made/c_api.md": headers.reference(
             [ROOT / "include/narrow/c.h"], "C reference", "Made from `narrow/c.h`; [the C interface](../c_api.md) is the guide."

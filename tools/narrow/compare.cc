@@ -10,7 +10,7 @@
 
 #include "commands.h"
 #include "compare_models.h"
-#include "narrow/checkpoint.h"
+#include "model_tensors.h"
 #include "narrow/error.h"
 #include "narrow/quantize.h"
 #include "report/numbers.h"
@@ -40,51 +40,40 @@ struct Comparison {
   std::int64_t identical = 0;
 };
 
-/// A quantized tensor's exact fp32 values, any other's own.
-Tensor values_of(const Checkpoint& checkpoint, const std::string& name) {
-  return checkpoint.quantized_info(name) ? dequantize(checkpoint.quantized(name), DType::kF32) : checkpoint.tensor(name);
-}
-
 bool same_bytes(const Tensor& a, const Tensor& b) {
   return a.dtype() == b.dtype() && a.byte_size() == b.byte_size() &&
          (a.byte_size() == 0 || std::memcmp(a.data(), b.data(), a.byte_size()) == 0);
 }
 
-void compare_tensor(const Checkpoint& a, const Checkpoint& b, const std::string& name, Comparison& result) {
-  if (a.shape(name) != b.shape(name)) {
-    result.problems.push_back(fmt::format("{}: shape {} and {}", name, to_string(a.shape(name)), to_string(b.shape(name))));
+void compare_tensor(const ModelTensors& a, const ModelTensors& b, const std::string& name, Comparison& result) {
+  const ModelTensor x = a.read(name), y = b.read(name);
+  if (x.values.shape() != y.values.shape()) {
+    result.problems.push_back(fmt::format("{}: shape {} and {}", name, to_string(x.values.shape()), to_string(y.values.shape())));
     return;
   }
-  const Tensor x = values_of(a, name), y = values_of(b, name);
-  if (!is_floating(x.dtype()) || !is_floating(y.dtype())) {
-    if (same_bytes(x, y))
+  if (!is_floating(x.values.dtype()) || !is_floating(y.values.dtype())) {
+    if (same_bytes(x.values, y.values))
       ++result.identical;
     else
-      result.problems.push_back(fmt::format("{}: {} and {} of other bytes", name, name_of(x.dtype()), name_of(y.dtype())));
+      result.problems.push_back(fmt::format("{}: {} and {} of other bytes", name, name_of(x.values.dtype()), name_of(y.values.dtype())));
     return;
   }
+  const bool of_b = y.scheme.has_value();
+  const ModelTensor& quantized = of_b ? y : x;
   Compared compared;
   compared.name = name;
-  compared.error = compare(x, y);
-  if (const auto info = b.quantized_info(name)) {
-    compared.scheme = info->scheme.to_string();
-    compared.clipped = clipped_share(x, b.quantized(name));
-  } else if (const auto source = a.quantized_info(name)) {
-    compared.scheme = source->scheme.to_string();
-    compared.clipped = clipped_share(y, a.quantized(name));
-  }
+  compared.error = compare(x.values, y.values);
+  if (quantized.scheme) compared.scheme = quantized.scheme->to_string();
+  if (quantized.quantized) compared.clipped = clipped_share(of_b ? x.values : y.values, *quantized.quantized);
   if (compared.error.max_absolute == 0.0) ++result.identical;
   result.tensors.push_back(std::move(compared));
 }
 
-Comparison compare_all(Context& context, const Checkpoint& a, const Checkpoint& b) {
+Comparison compare_all(Context& context, const ModelTensors& a, const ModelTensors& b) {
   Comparison result;
   const std::vector<std::string> names = a.names();
   std::uint64_t total = 0, done = 0;
-  const auto bytes_of = [&](const std::string& name) {
-    return static_cast<std::uint64_t>(element_count(a.shape(name))) * static_cast<std::uint64_t>(bits_of(a.dtype(name))) / 8;
-  };
-  for (const std::string& name : names) total += bytes_of(name);
+  for (const std::string& name : names) total += a.stored_bytes(name);
   const auto mode = context.err_is_terminal ? context.progress_mode() : report::ProgressMode::kNone;
   report::Progress progress(stderr, mode, context.err, "compare", static_cast<std::int64_t>(names.size()));
   for (const std::string& name : names) {
@@ -92,7 +81,7 @@ Comparison compare_all(Context& context, const Checkpoint& a, const Checkpoint& 
       compare_tensor(a, b, name, result);
     else
       result.problems.push_back(fmt::format("{}: only in A", name));
-    done += bytes_of(name);
+    done += a.stored_bytes(name);
     progress.update(name, "", done, total);
   }
   for (const std::string& name : b.names())
@@ -115,7 +104,8 @@ double total_sqnr(const std::vector<Compared>& tensors) {
 }
 
 void run_compare(Context& context, const CompareOptions& options) {
-  const Checkpoint a = open_checkpoint(options.a), b = open_checkpoint(options.b);
+  const ModelTensors a(options.a), b(options.b);
+  for (const ModelTensors* side : {&a, &b}) ecosystem_of(side->checkpoint());  // throws for a method that narrow does not read
   const Comparison result = compare_all(context, a, b);
   const double sqnr = total_sqnr(result.tensors);
   Json tensors = Json::array();
@@ -166,7 +156,8 @@ void add_compare(CLI::App& app, Context& context) {
                                   "  narrow compare model/ int8:row W8A8 nvfp4 --tokens docs_tokens.safetensors --report report.html\n"
                                   "  narrow compare model/ --errors --tokens docs_tokens.safetensors\n\n"
                                   "With one checkpoint as B: the error of every tensor. With schemes, presets or several quantized\n"
-                                  "models: perplexity, KL divergence, size and speed of each, and a page about them.\n");
+                                  "models: perplexity, KL divergence, size and speed of each, and a page about them. Quantized by\n"
+                                  "narrow or in any form that `narrow convert` reads; of a GGUF file it makes such a checkpoint.\n");
   command->add_option("A", options->model, "The reference: a checkpoint, plain or quantized")->type_name("")->required();
   command->add_option("B", options->schemes, "Another checkpoint; or schemes, presets and quantized models")->type_name("");
   command->add_option("--report", options->report, "Write a page with tables and plots: one HTML file, nothing else")->option_text("FILE");

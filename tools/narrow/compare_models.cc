@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "io/atomic_file.h"
+#include "model_tensors.h"
 #include "narrow/error.h"
 #include "narrow/quantize.h"
 #include "report/evaluation.h"
@@ -127,7 +128,7 @@ void run_compare_models(Context& context, const CompareModelsOptions& options) {
 
 void run_compare_errors(Context& context, const CompareModelsOptions& options) {
   constexpr std::size_t kShown = 8;
-  const Checkpoint checkpoint = open_checkpoint(options.model);
+  const ModelTensors tensors(options.model);
   struct Layer {
     std::string name;
     Tensor values;
@@ -141,7 +142,7 @@ void run_compare_errors(Context& context, const CompareModelsOptions& options) {
     layers.push_back({name, values, largest / std::max(channels[channels.size() / 2], 1e-30)});
   };
   const Model model = open_model(options.model);
-  for (const LinearInfo& linear : model.linears()) add(linear.module + ".weight", checkpoint.tensor(linear.module + ".weight"));
+  for (const LinearInfo& linear : model.linears()) add(linear.module + ".weight", tensors.read(linear.module + ".weight").values);
   if (!options.tokens.tokens.empty() || !options.tokens.text.empty()) {
     const LoadedTokens loaded = load_tokens(options.tokens, options.model);
     KvCache cache = model.make_cache();

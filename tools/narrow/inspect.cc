@@ -7,7 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "commands.h"
-#include "narrow/checkpoint.h"
+#include "model_tensors.h"
 #include "narrow/error.h"
 #include "report/numbers.h"
 #include "report/plot.h"
@@ -59,10 +59,27 @@ Inspected inspect_header(const Checkpoint& checkpoint, const std::string& name) 
   return result;
 }
 
-void inspect_values(const Checkpoint& checkpoint, Inspected& tensor) {
-  if (!tensor.scheme && !report::is_measurable(tensor.dtype)) return;
-  tensor.values = report::measure(checkpoint.tensor(tensor.name));
-  tensor.outliers = report::outlier_columns(tensor.values->column_amax, kOutlierFactor);
+/// The same of weights in any form, and the values, where their type can be measured.
+Inspected inspect_values(const ModelTensors& model, const std::string& name, Tensor& values) {
+  Inspected result;
+  if (model.is_foreign(name)) {
+    const ModelTensor weight = model.read(name);
+    values = weight.values;
+    result = {.name = name,
+              .dtype = values.dtype(),
+              .shape = values.shape(),
+              .scheme = weight.scheme,
+              .bytes = model.stored_bytes(name),
+              .values = {},
+              .outliers = {}};
+  } else {
+    result = inspect_header(model.checkpoint(), name);
+    if (!result.scheme && !report::is_measurable(result.dtype)) return result;
+    values = model.checkpoint().tensor(name);
+  }
+  result.values = report::measure(values);
+  result.outliers = report::outlier_columns(result.values->column_amax, kOutlierFactor);
+  return result;
 }
 
 Json tensor_object(const Inspected& tensor) {
@@ -143,7 +160,8 @@ void print_table(Context& context, const std::vector<Inspected>& tensors, bool h
   context.print(table.render(context.out));
 }
 
-void print_notes(Context& context, const Checkpoint& checkpoint, const std::vector<Inspected>& tensors) {
+void print_notes(Context& context, const ModelTensors& model, const std::vector<Inspected>& tensors) {
+  const Checkpoint& checkpoint = model.checkpoint();
   std::string outliers, damaged;
   for (const Inspected& tensor : tensors) {
     if (!tensor.outliers.found.empty()) outliers += fmt::format("  {}: {}\n", tensor.name, outlier_list(tensor.outliers));
@@ -161,28 +179,42 @@ void print_notes(Context& context, const Checkpoint& checkpoint, const std::vect
                             checkpoint.tensor_files().size() == 1 ? "" : "s"));
   if (totals.quantized > 0)
     context.print(fmt::format("; {} quantized at {:.3f} bits per weight", totals.quantized, totals.bits_per_weight()));
+  if (!model.form().empty() && !checkpoint.is_quantized()) context.print(fmt::format("; the form is {}", model.form()));
   context.print("\n");
 }
 
-void inspect_all(Context& context, const InspectOptions& options, const Checkpoint& checkpoint) {
+/// Of headers alone: the tensors of other ecosystems' forms as they are stored.
+std::vector<Inspected> inspect_headers(const Checkpoint& checkpoint) {
+  std::vector<Inspected> tensors;
+  for (const std::string& name : checkpoint.names()) tensors.push_back(inspect_header(checkpoint, name));
+  return tensors;
+}
+
+std::vector<Inspected> inspect_values(Context& context, const ModelTensors& model) {
   std::vector<Inspected> tensors;
   std::uint64_t total = 0, done = 0;
-  for (const std::string& name : checkpoint.names()) tensors.push_back(inspect_header(checkpoint, name));
-  for (const Inspected& tensor : tensors) total += tensor.bytes;
-  if (!options.headers) {
-    const auto mode = context.err_is_terminal ? context.progress_mode() : report::ProgressMode::kNone;
-    report::Progress progress(stderr, mode, context.err, "inspect", static_cast<std::int64_t>(tensors.size()));
-    for (Inspected& tensor : tensors) {
-      inspect_values(checkpoint, tensor);
-      done += tensor.bytes;
-      progress.update(tensor.name, "", done, total);
-    }
+  const std::vector<std::string> names = model.names();
+  for (const std::string& name : names) total += model.stored_bytes(name);
+  const auto mode = context.err_is_terminal ? context.progress_mode() : report::ProgressMode::kNone;
+  report::Progress progress(stderr, mode, context.err, "inspect", static_cast<std::int64_t>(names.size()));
+  for (const std::string& name : names) {
+    Tensor values;
+    tensors.push_back(inspect_values(model, name, values));
+    done += tensors.back().bytes;
+    progress.update(name, "", done, total);
   }
+  return tensors;
+}
+
+void inspect_all(Context& context, const InspectOptions& options, const ModelTensors& model) {
+  const Checkpoint& checkpoint = model.checkpoint();
+  const std::vector<Inspected> tensors = options.headers ? inspect_headers(checkpoint) : inspect_values(context, model);
   const Totals totals(tensors);
   Json list = Json::array();
   for (const Inspected& tensor : tensors) list.push_back(tensor_object(tensor));
   context.answer(Json{{"path", options.path},
                       {"quantized", checkpoint.is_quantized()},
+                      {"form", model.form().empty() ? Json(nullptr) : Json(model.form())},
                       {"files", checkpoint.tensor_files()},
                       {"tensor_count", totals.tensors},
                       {"parameters", totals.elements},
@@ -190,7 +222,7 @@ void inspect_all(Context& context, const InspectOptions& options, const Checkpoi
                       {"bits_per_weight", totals.quantized > 0 ? Json(totals.bits_per_weight()) : Json(nullptr)},
                       {"tensors", list}});
   print_table(context, tensors, options.headers);
-  print_notes(context, checkpoint, tensors);
+  print_notes(context, model, tensors);
 }
 
 /// "columns 0.02 .. 0.31 .. 1.9": the smallest, median and largest amax of the channels of one direction.
@@ -202,12 +234,12 @@ std::string channel_text(const char* direction, std::vector<double> amax) {
 }
 
 /// A tensor by its name or its module's; where there is none, the sentence names those whose names have the text.
-std::string tensor_named(const Checkpoint& checkpoint, const std::string& path, const std::string& text) {
+std::string tensor_named(const ModelTensors& model, const std::string& path, const std::string& text) {
   constexpr std::size_t kNamed = 3;
   for (const std::string& name : {text, text + ".weight"})
-    if (checkpoint.contains(name)) return name;
+    if (model.contains(name)) return name;
   std::vector<std::string> near;
-  for (const std::string& name : checkpoint.names())
+  for (const std::string& name : model.names())
     if (name.find(text) != std::string::npos) near.push_back(name);
   const std::vector<std::string> shown(near.begin(), near.begin() + static_cast<std::ptrdiff_t>(std::min(kNamed, near.size())));
   throw InvalidArgument(fmt::format("{} has no tensor '{}'; {}", path, text,
@@ -216,13 +248,12 @@ std::string tensor_named(const Checkpoint& checkpoint, const std::string& path, 
                                                                near.size() > kNamed ? ", .." : "")));
 }
 
-void inspect_one(Context& context, const InspectOptions& options, const Checkpoint& checkpoint) {
-  Inspected tensor = inspect_header(checkpoint, tensor_named(checkpoint, options.path, options.tensor));
-  if (!tensor.scheme && !report::is_measurable(tensor.dtype))
+void inspect_one(Context& context, const InspectOptions& options, const ModelTensors& model) {
+  Tensor data;
+  const Inspected tensor = inspect_values(model, tensor_named(model, options.path, options.tensor), data);
+  if (!tensor.values)
     throw Unsupported(fmt::format("tensor '{}' is of type {}, whose values cannot be measured", tensor.name, name_of(tensor.dtype)));
-  inspect_values(checkpoint, tensor);
   const Statistics& values = *tensor.values;
-  const Tensor data = checkpoint.tensor(tensor.name);
   const report::Histogram histogram = report::count_values(data, values.minimum, values.maximum, kHistogramBins);
 
   Json object = tensor_object(tensor);
@@ -257,11 +288,11 @@ void add_inspect(CLI::App& app, Context& context) {
                                   "  narrow inspect model/\n  narrow inspect model/ --tensor model.layers.0.mlp.down_proj.weight\n");
   command->add_option("PATH", options->path, "A safetensors file or a directory, plain or quantized")->type_name("")->required();
   command->add_option("--tensor", options->tensor, "One tensor, with its channels and a histogram")->option_text("NAME");
-  command->add_flag("--headers", options->headers, "Names, types and shapes alone; reads no values");
+  command->add_flag("--headers", options->headers, "Names, types and shapes alone, as they are stored; reads no values");
   command->callback([&context, options] {
     context.run = [&context, options] {
-      const Checkpoint checkpoint = open_checkpoint(options->path);
-      options->tensor.empty() ? inspect_all(context, *options, checkpoint) : inspect_one(context, *options, checkpoint);
+      const ModelTensors model(options->path);
+      options->tensor.empty() ? inspect_all(context, *options, model) : inspect_one(context, *options, model);
     };
   });
 }

@@ -86,14 +86,28 @@ TokenWindows cut_windows(const std::vector<std::int32_t>& tokens, std::int64_t l
   return windows;
 }
 
+namespace {
+
+/// --tokens; who gives it a text is told of --text.
+TokenWindows read_tokens(const TokenOptions& options) {
+  try {
+    return read_token_windows(options.tokens, options.tensor);
+  } catch (const CorruptFile& error) {
+    throw CorruptFile(
+        fmt::format("{}; --tokens takes tokens in a safetensors file (`narrow tokenize` makes one), --text a text", error.what()));
+  }
+}
+
+}  // namespace
+
 LoadedTokens load_tokens(const TokenOptions& options, const std::filesystem::path& model) {
   if (options.tokens.empty() == options.text.empty()) throw InvalidArgument("give the tokens to read: either --tokens FILE or --text FILE");
   const std::filesystem::path directory = std::filesystem::is_directory(model) ? model : model.parent_path();
   std::optional<Tokenizer> tokenizer;
   if (!options.text.empty() || std::filesystem::exists(directory / "tokenizer.json")) tokenizer = open_tokenizer(directory);
   LoadedTokens loaded;
-  loaded.windows = options.text.empty() ? read_token_windows(options.tokens, options.tensor)
-                                        : cut_windows(tokenizer->encode(read_text_file(options.text)), options.length);
+  loaded.windows =
+      options.text.empty() ? read_tokens(options) : cut_windows(tokenizer->encode(read_text_file(options.text)), options.length);
   if (options.windows > 0 && static_cast<std::size_t>(options.windows) < loaded.windows.size())
     loaded.windows.resize(static_cast<std::size_t>(options.windows));
   if (tokenizer)

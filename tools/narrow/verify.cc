@@ -14,28 +14,40 @@
 namespace narrow::command {
 namespace {
 
-void run_verify(Context& context, const std::string& path, const std::string& form) {
-  VerifyReport report;
-  bool hashed = false;
+/// The form of another ecosystem that a sound checkpoint has; empty for any other, also where narrow does not read the method.
+std::string foreign_form(const std::string& path) {
   try {
-    const bool gguf = form == "gguf" || (form.empty() && is_gguf(path));
-    report = gguf ? verify_gguf(path) : form.empty() ? verify_checkpoint(path) : verify_as(path, parse_ecosystem(form));
-    if (report.problems.empty() && !gguf) hashed = open_checkpoint(path).is_quantized();
+    const std::optional<Ecosystem> ecosystem = ecosystem_of(open_checkpoint(path));
+    return ecosystem && *ecosystem != Ecosystem::kNarrow ? std::string(name_of(*ecosystem)) : "";
+  } catch (const Unsupported&) {
+    return "";
+  }
+}
+
+void run_verify(Context& context, const std::string& path, std::string form) {
+  VerifyReport report;
+  try {
+    if (form.empty() && is_gguf(path)) form = "gguf";
+    if (form.empty()) {
+      report = verify_checkpoint(path);
+      if (report.problems.empty()) form = foreign_form(path);
+    }
+    if (!form.empty()) report = form == "gguf" ? verify_gguf(path) : verify_as(path, parse_ecosystem(form));
   } catch (const CorruptFile& error) {  // a checkpoint that cannot be opened is damage too
     report.problems.emplace_back(error.what());
   }
   context.answer(report::Json{{"path", path},
                               {"ok", report.problems.empty()},
-                              {"hashes", hashed},
+                              {"hashes", report.has_hashes},
                               {"tensors", report.tensors},
                               {"bytes", report.bytes},
                               {"problems", report.problems}});
   if (report.problems.empty()) {
     context.print(fmt::format("{}  {}: {} tensors, {}, {}\n", report::painted(context.out, report::Paint::kGood, "ok"), path,
                               report.tensors, report::bytes_text(static_cast<std::uint64_t>(report.bytes)),
-                              hashed         ? "every hash is right"
-                              : form.empty() ? "the structure is right (a plain checkpoint has no hashes)"
-                                             : "every weight reads as " + form));
+                              report.has_hashes ? "every hash is right"
+                              : form.empty()    ? "the structure is right (it has no hashes)"
+                                                : "every weight reads as " + form));
     return;
   }
   for (const std::string& problem : report.problems)
@@ -49,7 +61,10 @@ void add_verify(CLI::App& app, Context& context) {
   auto path = std::make_shared<std::string>(), form = std::make_shared<std::string>();
   CLI::App* command = add_command(app, "verify", "Check a checkpoint: its structure and every hash", "  narrow verify small/\n");
   command->add_option("PATH", *path, "A checkpoint, plain or quantized")->type_name("")->required();
-  command->add_option("--as", *form, "Read every weight in this form too: narrow, ct, gptq, awq, fp8-block, modelopt, bnb, gguf")
+  command
+      ->add_option(
+          "--as", *form,
+          "Read every weight in this form, not in the one that config.json names: narrow, ct, gptq, awq, fp8-block, modelopt, bnb, gguf")
       ->type_name("FORM");
   command->callback([&context, path, form] { context.run = [&context, path, form] { run_verify(context, *path, *form); }; });
 }

@@ -142,8 +142,8 @@ class QuantizeConfig:
 
 
 def rule_pair(rule: Any) -> tuple[str, str | None]:
-    """A rule as config.json has it: {"pattern", "scheme"}, or a list of both."""
-    return (rule["pattern"], rule.get("scheme")) if isinstance(rule, dict) else (rule[0], rule[1])
+    """A rule as config.json has it, {"match", "scheme"}, or a pair of both."""
+    return (rule["match"], rule["scheme"]) if isinstance(rule, dict) else (rule[0], rule[1])
 
 
 def inputs_of(activations: Mapping[str, Any] | None, name: str) -> str:
@@ -152,7 +152,7 @@ def inputs_of(activations: Mapping[str, Any] | None, name: str) -> str:
         return ""
     for pattern, scheme in map(rule_pair, activations.get("rules", ())):
         if matches(pattern, name):
-            return scheme or ""
+            return "" if scheme in (None, "none") else scheme
     return activations["scheme"]
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from .._arrays import SCALE_NAMES, torch_dtype
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, Unsupported
 from ..quantization import QuantizedTensor, quantize
-from .ops import scheme_of, split_inputs
+from .ops import refuse_onnx, scheme_of, split_inputs
 
 
 class QuantizedWeight(nn.Module):
@@ -86,6 +87,21 @@ class QuantizedWeight(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{tuple(self.shape)}, {self.scheme}"
+
+
+def _checked_input(x: Tensor, n: int, k: int) -> Tensor:
+    """x as a layer [n, k] multiplies it: of k columns, in autocast's type where that is on. One node of torch.fx's graphs, which follow no
+    condition on values."""
+    if torch.jit.is_tracing():
+        refuse_onnx()
+    elif x.size(-1) != k:
+        raise InvalidArgument(f"linear: x is {list(x.shape)} and the weight {[n, k]}; x must end in {k}")
+    if x.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(x.device.type):
+        return x.to(torch.get_autocast_dtype(x.device.type))
+    return x
+
+
+torch.fx.wrap("_checked_input")
 
 
 class QuantizedLinear(nn.Module):
@@ -164,6 +180,11 @@ class QuantizedLinear(nn.Module):
         if self.input_zero_point is not None:
             self.input_zero_point = torch.tensor([zero_point], dtype=torch.uint8, device=device)
 
+    def static_scale(self) -> dict[str, float | int]:
+        """The calibrated scale of a static input, as config.json has it."""
+        zero_point = 0 if self.input_zero_point is None else int(self.input_zero_point)
+        return {"scale": float(self.input_scale), "zero_point": zero_point}
+
     @property
     def scheme(self) -> str:
         return self.weight.scheme
@@ -184,11 +205,11 @@ class QuantizedLinear(nn.Module):
             self.input_factor = torch.empty_like(factor, device=self.weight.device)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
+    def __prepare_scriptable__(self) -> Any:
+        raise Unsupported("torch.jit.script does not know QuantizedLinear; torch.jit.trace, torch.export and torch.compile do")
+
     def forward(self, x: Tensor) -> Tensor:
-        if x.size(-1) != self.in_features:
-            raise InvalidArgument(f"linear: x is {list(x.shape)} and the weight {list(self.weight.shape)}; x must end in {self.in_features}")
-        if x.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(x.device.type):
-            x = x.to(torch.get_autocast_dtype(x.device.type))
+        x = _checked_input(x, self.out_features, self.in_features)
         # The dictionaries of nn.Module, not its attributes: eight look-ups in Python would cost as much as the call.
         w, own = self._modules["weight"], self._buffers
         parts = w._buffers

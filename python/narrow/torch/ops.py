@@ -12,6 +12,7 @@ passes through the dispatcher once.
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from typing import Any, Callable, NamedTuple
 
@@ -32,7 +33,7 @@ from .._cuda import (
     raw_stream,
     scheme_of,
 )
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, Unsupported
 
 
 def _some_require_grad(*arguments: Any) -> bool:
@@ -466,8 +467,19 @@ def _linear_cuda(x, codes, scales, zero_points, outer_scale, bias, scheme, input
     return torch.nn.functional.linear(x, weight, None if bias is None else bias.to(dtype))
 
 
+def refuse_onnx() -> None:
+    """What torch.onnx.export meets as it traces."""
+    onnx = sys.modules.get("torch.onnx")  # who exports has it; to import it here would take longer than to trace
+    if onnx is not None and onnx.is_in_onnx_export():
+        raise Unsupported(
+            "ONNX has no operator for a QuantizedLinear; export the plain model with narrow.onnx.export and quantize the graph with "
+            "narrow.onnx.quantize, or call narrow.torch.dequantize_(model) before torch.onnx.export"
+        )
+
+
 @torch.library.register_fake("narrow::linear", lib=library)
 def _linear_fake(x, codes, scales, zero_points, outer_scale, bias, scheme, inputs, input_scale, input_zero_point):
+    refuse_onnx()
     return x.new_empty((*x.shape[:-1], codes.shape[0]))
 
 
