@@ -1,6 +1,8 @@
 #pragma once
 /// From sums in a warpgroup's registers to the output: zero points, scales, bias, activation, residual, conversion, stores.
 
+#include <bit>
+
 #include "kernels/cuda/byte_finish.cuh"
 #include "kernels/cuda/divide.cuh"
 #include "kernels/cuda/sm90/ptx.cuh"
@@ -182,6 +184,10 @@ __device__ inline void stage_16_bit(const float (&v)[kSums], std::byte* staging)
     store_matrices(place_in_box(staging, r, q * 32 + lane / 16 * 16), pack16(kHalf, s[0], s[1]), pack16(kHalf, s[2], s[3]),
                    pack16(kHalf, s[4], s[5]), pack16(kHalf, s[6], s[7]));
   }
+  if constexpr (kSums % 8 == 4) {  // eight columns more
+    const float* s = v + kSums - 4;
+    store_two_matrices(place_in_box(staging, r, kSums * 4 - 16), pack16(kHalf, s[0], s[1]), pack16(kHalf, s[2], s[3]));
+  }
 }
 
 /// 16 rows x kSums * 2 columns of fp32 or int32. kInTwos: stores of two values tie neighbouring sums to pairs of registers. Where sums are
@@ -251,9 +257,10 @@ __device__ inline void stage_8_bit(const ByteOutput& out, float (&v)[kSums], std
 /// where the other rows belong to the next group.
 template <int kElementBytes, int kColumns>
 __device__ inline void store_box(const ByteOutput& out, std::int64_t row, int rows, int column, const std::byte* staging) {
-  constexpr int kChunks = kElementBytes * kColumns / 16, kRowsAtOnce = 32 / kChunks;
+  constexpr int kChunks = kElementBytes * kColumns / 16, kRowsAtOnce = std::bit_floor(32u / kChunks);
   const int lane = thread_here() % 32, c = column + lane % kChunks * (16 / kElementBytes);
   std::byte* const to = static_cast<std::byte*>(out.d) + place_in_d(out, row + lane / kChunks, c) * kElementBytes;
+  if (kRowsAtOnce * kChunks < 32 && lane >= kRowsAtOnce * kChunks) return;
   const std::int64_t step = kRowsAtOnce * (out.col32 ? 32 : out.pitch) * kElementBytes;
   uint4 words[16 / kRowsAtOnce];
 #pragma unroll

@@ -5,44 +5,48 @@
 
 namespace narrow::cuda::sm90 {
 
+/// Where the scales of a tile's k blocks lie.
+struct ScalePlace {
+  int row;   ///< of this thread's first sum in a stage's scales of A
+  int edge;  ///< columns of the tile that lie in its first block of 128
+};
+
+/// The weights' scale of columns [c * kScaleStep, (c + 1) * kScaleStep) of a tile that touches one or two blocks of 128.
+template <class T>
+__device__ float tile_scale(const float (&words)[T::kTileScaleWords], int c, int edge) {
+  const int before = c * T::kScaleStep;
+  return before == 0 || (before < 128 && before < edge) ? words[0] : words[T::kTileScaleWords - 1];
+}
+
 /// The factors of one k block, read while the products of the block before it run.
 template <class T>
 struct BlockFactors {
-  /// Columns 0, 16, 32 of the warpgroup and on have factors of their own, or 0, 64 and 128, or 0 and 128, or all have the same.
-  static constexpr int kColumns = T::kTileN == 112 ? 7 : T::kTileN == 192 ? 3 : (T::kGroupN == 256 ? 2 : 1);
-  float of[T::kStrips][2][kColumns];  ///< of rows t / 4 and t / 4 + 8 of each strip
+  float of[T::kStrips][2][T::kScaleColumns];  ///< of rows t / 4 and t / 4 + 8 of each strip
 
-  /// Of the columns of a thread's i-th sum.
-  static constexpr int column(int i) { return kColumns == 7 ? i / 8 : kColumns == 3 ? i / 32 : (kColumns == 2 ? i / 64 : 0); }
-
-  /// edge: columns of the tile that lie in its first block of 128.
-  __device__ void load(const ByteShared<T>& shared, int stage, int first_row, int group_n, int edge) {
-    float tile[3] = {1.0f, 1.0f, 1.0f};
-    if constexpr (T::kTileScales) {
-      const float* words = shared.tile_scales(stage) + (T::kTileN == 256 && T::kGroupsN == 2 ? group_n : 0);
-      tile[0] = words[0];
-      if constexpr (kColumns > 1) tile[2] = words[1];
-      if constexpr (kColumns == 3) tile[1] = edge == 64 ? tile[2] : tile[0];
-    }
+  __device__ void load(const ByteShared<T>& shared, int stage, const ScalePlace& place, int group_n) {
+    float words[T::kTileScaleWords];
+#pragma unroll
+    for (int i = 0; i < T::kTileScaleWords; ++i)  // of two warpgroups side by side each has one of them
+      words[i] = T::kTileScales ? shared.tile_scales(stage)[T::kGroupsN == 2 ? group_n : i] : 1.0f;
 #pragma unroll
     for (int i = 0; i < T::kStrips * 2; ++i) {
-      const float row = T::kScalesOfA ? shared.a_scales(stage)[first_row + i / 2 * 64 + i % 2 * 8] : 1.0f;
+      const float row = T::kScalesOfA ? shared.a_scales(stage)[place.row + i / 2 * 64 + i % 2 * 8] : 1.0f;
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c)
-        of[i / 2][i % 2][c] = row * (kColumns == 7 ? (c * 16 < edge ? tile[0] : tile[2]) : tile[kColumns == 2 ? c * 2 : c]);
+      for (int c = 0; c < T::kScaleColumns; ++c) of[i / 2][i % 2][c] = row * tile_scale<T>(words, c, place.edge);
     }
   }
 };
 
-/// The scales of one k block where one row of 64 and one 128x128 tile are all that a warpgroup has. They are multiplied a block later, when
-/// they are needed: where they are read, the block's other products would wait behind them.
+/// The scales of one k block where a warpgroup has 64 rows. They are multiplied a block later, when they are needed: where they are read,
+/// the block's other products would wait behind them.
 template <class T>
 struct BlockScales {
-  float row[2] = {1.0f, 1.0f}, tile = 1.0f;
+  float row[2] = {1.0f, 1.0f}, words[T::kTileScaleWords];
 
   __device__ void load(const ByteShared<T>& shared, int stage, int first_row) {
     if constexpr (T::kScalesOfA) row[0] = shared.a_scales(stage)[first_row], row[1] = shared.a_scales(stage)[first_row + 8];
-    if constexpr (T::kTileScales) tile = shared.tile_scales(stage)[0];
+#pragma unroll
+    for (int i = 0; i < T::kTileScaleWords; ++i) words[i] = T::kTileScales ? shared.tile_scales(stage)[i] : 1.0f;
   }
 };
 
@@ -144,7 +148,7 @@ struct Consumer {
   /// Two sets of accumulators. `sums` are those of `blocks` blocks, each kStep after the one before.
   // Issue and wait stand in straight lines, without conditions: else the compiler serialises the products.
   template <int kStep, int kCount>
-  __device__ void multiply_pipelined(Sum (&sums)[kCount], int blocks, int scale_row) {
+  __device__ void multiply_pipelined(Sum (&sums)[kCount], int blocks, const ScalePlace& place) {
     float accumulators[2][kCount];
     BlockScales<T> scales[2];
     const auto start = [&](float(&into)[kCount], BlockScales<T>& its, const Position& where) {
@@ -152,15 +156,17 @@ struct Consumer {
       shared.full[where.stage].wait(where.parity);
       pin(into);
       issue(into, offset, 0, false);
-      its.load(shared, where.stage, scale_row);
+      its.load(shared, where.stage, place.row);
     };
     const auto promote = [&](float(&from)[kCount], const BlockScales<T>& its) {
       pin(from);
-      const float factors[2] = {its.row[0] * its.tile, its.row[1] * its.tile};
+      float factors[2][T::kScaleColumns];
+#pragma unroll
+      for (int i = 0; i < 2 * T::kScaleColumns; ++i) factors[i % 2][i / 2] = its.row[i % 2] * tile_scale<T>(its.words, i / 2, place.edge);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) {
         const int i = promoted<kCount>(j);
-        sums[i] = T::kOuter ? sums[i] + from[i] : __fmaf_rn(from[i], factors[i / 2 % 2], sums[i]);
+        sums[i] = T::kOuter ? sums[i] + from[i] : __fmaf_rn(from[i], factors[i / 2 % 2][i * 2 / T::kScaleStep], sums[i]);
       }
     };
     const auto step = [&](float(&now)[kCount], const BlockScales<T>& its, float(&then)[kCount], BlockScales<T>& next_its) {
@@ -219,7 +225,7 @@ struct Consumer {
   }
 
   /// Each warpgroup takes every other block and all columns; then each gives the other the sums of the half that is not its own.
-  __device__ void multiply_alternately(Sums& sums, int blocks, int scale_row) {
+  __device__ void multiply_alternately(Sums& sums, int blocks, const ScalePlace& place) {
     constexpr int kCount = T::kCount, kFours = kCount / 4;
     float wide[2 * kCount] = {};
     const int mine = (blocks + 1 - group) / 2;
@@ -230,7 +236,7 @@ struct Consumer {
       if constexpr (T::kSwapped)
         multiply_swapped<2>(wide, mine);
       else
-        multiply_pipelined<2>(wide, mine, scale_row);
+        multiply_pipelined<2>(wide, mine, place);
     }
     at = end;
     float4* const fours = shared.exchange + threadIdx.x % 128;  // [warpgroup that sends][four][thread]
@@ -255,10 +261,10 @@ struct Consumer {
   /// One set of accumulators; adds to the sums. kHooks: `under_first` runs under the first products, `under_last` under the last ones, when
   /// the sums of the other strips are complete; the first block writes the sums.
   template <bool kHooks, class First, class Last>
-  __device__ void multiply_in_strips(Sums& sums, int blocks, int scale_row, int edge, const First& under_first, const Last& under_last) {
+  __device__ void multiply_in_strips(Sums& sums, int blocks, const ScalePlace& place, const First& under_first, const Last& under_last) {
     BlockFactors<T> factors;
     shared.full[at.stage].wait(at.parity);
-    factors.load(shared, at.stage, scale_row, group_n, edge);
+    factors.load(shared, at.stage, place, group_n);
     const auto multiply_block = [&]<bool kFirst>(bool more) {
       Position next = at;
       next.advance();
@@ -287,7 +293,7 @@ struct Consumer {
         }
         if (is_last_strip && more) {
           shared.full[next.stage].wait(next.parity);
-          next_factors.load(shared, next.stage, scale_row, group_n, edge);
+          next_factors.load(shared, next.stage, place, group_n);
         }
         if constexpr (kHooks) {
           if (is_last_strip && !more) under_last();
@@ -298,7 +304,7 @@ struct Consumer {
 #pragma unroll
         for (int j = 0; j < T::kCount; ++j) {  // promotion
           const int i = promoted<T::kCount>(j);
-          const float factor = factors.of[strip][i / 2 % 2][BlockFactors<T>::column(i)];
+          const float factor = factors.of[strip][i / 2 % 2][i * 2 / T::kScaleStep];
           const float sum = kFirst ? 0.0f : sums[strip][i];
           if constexpr (T::kOuter)
             sums[strip][i] = sum + accumulators[i];

@@ -29,6 +29,7 @@ constexpr std::array kConfigs = {
     ByteConfig{"128x112", 128, 112, 1, 1, 510, 510, 3500},
     ByteConfig{"128x64", 128, 64, 1, 1, 460, 430, 2300},
     ByteConfig{"64x256", 64, 256, 1, 1, 1295, 1295, 3000},
+    ByteConfig{"64x112", 64, 112, 1, 1, 555, 555, 2700},
     ByteConfig{"64x64", 64, 64, 1, 1, 306, 400, 1870},
     ByteConfig{"swapped_64x16", 64, 16, 1, 1, 330, 330, 1500, TileUse::kSwapped},
     ByteConfig{"swapped_128x32", 128, 32, 1, 1, 620, 620, 1500, TileUse::kSwapped},

@@ -57,6 +57,8 @@ __device__ void note_tiles(const ByteParams& p, const ByteShared<T>& shared, int
   if (T::kPingPong) tell({}, true);  // each warpgroup's end
 }
 
+constexpr int kRowsOfShift = 4;
+
 /// Producer number `which`: one thread, which fills every kProducers-th stage.
 template <class T>
 __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtensorMap& b, const CUtensorMap& sa, const CUtensorMap& sb,
@@ -88,8 +90,12 @@ __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtenso
     const float* tile_scales = p.b_scales + static_cast<std::int64_t>(by_rows ? piece.group : 0) * blocks * p.k_blocks;
     const float* first_scale = tile_scales + static_cast<std::int64_t>(first_block) * p.k_blocks;
     const float* second_scale = tile_scales + static_cast<std::int64_t>(second_block) * p.k_blocks;
+    // Of very few rows each tile begins at another k: else all thread blocks would ask for the same few lines of them at the same time.
+    const int shift = T::kSwapped && p.n <= kRowsOfShift ? place.row / T::kTileM * 23 % (piece.k_end - piece.k_begin) : 0;
 #pragma unroll 1
-    for (int block = piece.k_begin; block < piece.k_end; ++block, at.advance()) {
+    for (int i = piece.k_begin; i < piece.k_end; ++i, at.advance()) {
+      int block = i;
+      if constexpr (T::kSwapped) block += i + shift < piece.k_end ? shift : shift - (piece.k_end - piece.k_begin);
       if (T::kProducers > 1 && turn++ % T::kProducers != which) continue;
       shared.empty[at.stage].wait(at.parity ^ 1u);
       Barrier& full = shared.full[at.stage];
@@ -123,7 +129,7 @@ __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtenso
       if constexpr (T::kScalesOfB) copy_box(shared.b_scales(at.stage), sb, scale_row_b, block, full);
       if constexpr (T::kTileScales) {
         copy_word(shared.tile_scales(at.stage), first_scale + block);
-        if constexpr (BlockFactors<T>::kColumns > 1 || T::kTileN > 128) copy_word(shared.tile_scales(at.stage) + 1, second_scale + block);
+        if constexpr (T::kTileScaleWords > 1) copy_word(shared.tile_scales(at.stage) + 1, second_scale + block);
         arrive_after_words(full);
       }
     }
@@ -428,8 +434,8 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
         shared.terms(group).start(p.out, thread_here() % 128, part.column, part.a, part.rows, part.b + part.column);
       }
     }
-    const int scale_row = consumer.first_row + (p.schedule.grouping == ByteGrouping::kRowOffsets ? piece.first_row % 4 : 0);
-    const int edge = 128 - place.column % 128;  // the columns that lie in the first block of 128
+    const ScalePlace scales{consumer.first_row + (p.schedule.grouping == ByteGrouping::kRowOffsets ? piece.first_row % 4 : 0),
+                            128 - place.column % 128};
     const int blocks = piece.k_end - piece.k_begin;
     if (!kStagesAhead<T, kResults> || blocks == 0) {
 #pragma unroll
@@ -443,12 +449,12 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
       if constexpr (T::kLoop == Loop::kDirect)
         consumer.multiply_direct(sums, blocks);
       else if constexpr (T::kLoop == Loop::kPipelined)
-        consumer.template multiply_pipelined<1>(sums[0], blocks, scale_row);
+        consumer.template multiply_pipelined<1>(sums[0], blocks, scales);
       else if constexpr (T::kLoop == Loop::kAlternate)
-        consumer.multiply_alternately(sums, blocks, scale_row);
+        consumer.multiply_alternately(sums, blocks, scales);
       else
         consumer.template multiply_in_strips<kStagesAhead<T, kResults>>(
-            sums, blocks, scale_row, edge, [&] { finish_tile_before(begin); },
+            sums, blocks, scales, [&] { finish_tile_before(begin); },
             [&] {
               if constexpr (T::kStrips > 1 && kStagesAhead<T, kResults>) {
                 if (stages_ahead<T, kResults>(p)) stage_strips<T, 0, T::kStrips - 1>(p, shared, sums, told, slots);

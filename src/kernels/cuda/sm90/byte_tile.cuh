@@ -2,6 +2,7 @@
 /// What the main loop of one-byte products knows when it is compiled, and its shared memory.
 
 #include <algorithm>
+#include <numeric>
 #include <type_traits>
 
 #include "kernels/cuda/sm90/byte_epilogue.cuh"
@@ -58,6 +59,10 @@ struct ByteTile {
   static constexpr bool kScalesOfB = kScaling == ByteScaling::kBlockBlock || (kTileScales && kSwapped);  ///< and of the right one
   static constexpr int kScaleBytesA = kScalesOfA ? kTileM * 4 + 128 : 0, kScaleBytesB = kScalesOfB ? (kTileN * 4 + 127) / 128 * 128 : 0;
   static constexpr int kTileScaleBytes = kTileScales ? 16 : 0;
+  static constexpr int kTileScaleWords = !kSwapped && 128 % kTileN != 0 ? 2 : 1;  ///< blocks of 128 columns that a tile touches
+  static constexpr int kLoopN = kDeep ? kTileN : kGroupN;                         ///< columns that a warpgroup multiplies
+  /// Of these, so many have the same scale of the weights wherever a tile begins; and how many times as many there are.
+  static constexpr int kScaleStep = std::gcd(kLoopN, 128), kScaleColumns = kLoopN / kScaleStep;
   static constexpr Loop kLoop = kDeep                                                             ? Loop::kAlternate
                                 : kPair == BytePair::kS8S8 || kScaling == ByteScaling::kOuterFast ? Loop::kDirect
                                 : kStrips == 1 && kCount <= 32 && !kScalesOfB                     ? Loop::kPipelined
@@ -81,7 +86,7 @@ struct ByteTile {
   static constexpr bool kParts =
       kCluster == 1 && kTileGroups == kConsumers && kStrips == 1 && kTileN <= 128 && (kCount <= 32 || (kTileScales && kCount == 64));
   static constexpr int kPartBytes = kStrips * kCount * 4 * 128;  ///< that one warpgroup sends another
-  static constexpr int kSentBytes = kParts ? (kCount >= 32 ? 1 : 2) * kPartBytes : 0;
+  static constexpr int kSentBytes = kParts ? (kCount > 16 ? 1 : 2) * kPartBytes : 0;
   /// Whether a thread of its own, the storer, can start the stores of large tiles: the copies' unit takes a tile of 16-bit values in about
   /// 1,300 cycles, and whoever starts the stores waits for that. Of int8 and of promoted outer scales it was no faster.
   static constexpr bool kStorer = kBoxes > 1 && kTileScales;

@@ -15,6 +15,7 @@ std::span<const ByteInstance> fp8_tile_scaled() {
       instance<ByteTile<128, 112, 6, Share::kNothing>>("128x112"),
       instance<ByteTile<128, 64, 8, Share::kNothing>>("128x64"),
       instance<ByteTile<64, 256, 4, Share::kNothing>>("64x256"),
+      instance<ByteTile<64, 112, 7, Share::kNothing, kBlockTile, kE4m3E4m3, kDeep>>("64x112"),
       instance<ByteTile<64, 64, 11, Share::kNothing, kBlockTile, kE4m3E4m3, kDeep>>("64x64"),
       instance<ByteTile<64, 16, 20, Share::kNothing, kBlockTile, kE4m3E4m3, kSwapped>>("swapped_64x16"),
       instance<ByteTile<128, 32, 9, Share::kNothing, kBlockTile, kE4m3E4m3, kSwapped>>("swapped_128x32"),

@@ -274,6 +274,11 @@ __device__ inline void store_matrices(std::uint32_t address, std::uint32_t a, st
                : "memory");
 }
 
+/// The same of two; of lanes 16 and on the address does not count.
+__device__ inline void store_two_matrices(std::uint32_t address, std::uint32_t a, std::uint32_t b) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
+}
+
 /// The same, each matrix transposed: row r of memory gets column r of the fragment.
 __device__ inline void store_matrices_transposed(std::uint32_t address, std::uint32_t a, std::uint32_t b, std::uint32_t c,
                                                  std::uint32_t d) {
