@@ -232,7 +232,7 @@ TEST(Int8MatmulPlan, NeedsNoDevice) {
     }
     return name;
   };
-  EXPECT_EQ(chosen(1, 8192, 8192), "sm90_matmul_int8_int8_few_rows");
+  EXPECT_EQ(chosen(1, 8192, 8192), "sm90_matmul_int8_int8_swapped_64x16");
   EXPECT_EQ(chosen(64, 4096, 4096), "sm90_matmul_int8_int8_64x64");
   EXPECT_EQ(chosen(2048, 1920, 1920), "sm90_matmul_int8_int8_128x240");
   EXPECT_EQ(chosen(4096, 4096, 4096), "sm90_matmul_int8_int8_128x128_pingpong");

@@ -91,6 +91,7 @@ enum class TileUse : std::uint8_t {
   kSwapped,   ///< few rows of A: tile_m counts rows of B and tile_n rows of A
   kFewRows,   ///< not the main loop, but the kernel of at most 16 rows
   kPingPong,  ///< a tile per warpgroup, whose end is hidden under the other's products
+  kPingPongCol32,
 };
 
 /// A way to run a product: the tile of a thread block, how many of them share operands, and the model's constants (sm90/byte_plan.cc).
@@ -102,6 +103,8 @@ struct ByteConfig {
   TileUse use = TileUse::kAny;
 
   constexpr bool swapped() const { return use == TileUse::kSwapped; }
+  constexpr bool is_col32() const { return use == TileUse::kCol32 || use == TileUse::kPingPongCol32; }
+  constexpr bool is_pingpong() const { return use == TileUse::kPingPong || use == TileUse::kPingPongCol32; }
 };
 
 /// The listed configurations, and how one launch would be laid out.

@@ -22,6 +22,7 @@ struct ByteOutput {
   bool shifted;          ///< of integers: boxed, with a bias or zero points of A, and neither zero points of B nor an activation
   bool storer;           ///< the stores of whole tiles are started by a thread of its own: where thread blocks have several tiles
   bool col32;            ///< D lies in stripes of 32 columns
+  bool exchanged;        ///< of A in stripes: its rows lie exchanged in shared memory (FragmentRows)
   std::int64_t d_rows;   ///< of col32
 };
 
@@ -94,11 +95,23 @@ struct TileTerms {
   }
 };
 
-/// The values of kSums of a thread's sums (as bits of int32 where D is that): rows `row` and row + 8 of the warpgroup's part, columns from
-/// `column` on, two neighbours every eight. kRaw: of int32, without scales.
+/// Which of a warp's 16 rows the fragments have as row + 8 * half, row < 8. Where A's stripes were copied in lines of four rows
+/// (ByteOutput::exchanged), the fragments' row i is A's row i ^ (i / 8 % 4).
+template <bool kMayExchange>
+struct FragmentRows {
+  int base = 0, mask = 0;
+
+  __device__ explicit FragmentRows(bool exchanged) {
+    if (kMayExchange && exchanged) base = thread_here() / 32 % 2 * 2, mask = 1;
+  }
+  __device__ int operator()(int row, int half) const { return (kMayExchange ? row ^ (base + (half & mask)) : row) + half * 8; }
+};
+
+/// The values of kSums of a thread's sums (as bits of int32 where D is that): rows `rows` of the warpgroup's part, columns from `column`
+/// on, two neighbours every eight. kRaw: of int32, without scales.
 template <bool kRaw, Ending kEnding, int kSums, class Sum, int kRows, int kColumns, bool kOuter, bool kInteger>
 __device__ inline void finish_sums(const ByteOutput& out, const TileTerms<kRows, kColumns, kOuter, kInteger>& terms, const Sum* sums,
-                                   float (&v)[kSums], int row, int column) {
+                                   float (&v)[kSums], const int (&rows)[2], int column) {
   const auto two = [&](const auto* values, int i) {
     return *reinterpret_cast<const int2*>(values + column + i * 2);
   };  // of sums i .. i + 3
@@ -108,7 +121,7 @@ __device__ inline void finish_sums(const ByteOutput& out, const TileTerms<kRows,
     for (int i = 0; i < kSums; ++i) t[i] = sums[i];
     const ByteOuter& o = out.outer;
     const bool has_zeros = kEnding == Ending::kShifted || (kEnding == Ending::kAny && o.a_zeros != nullptr);
-    const int zero[2] = {has_zeros ? terms.row_zero[row] : 0, has_zeros ? terms.row_zero[row + 8] : 0};
+    const int zero[2] = {has_zeros ? terms.row_zero[rows[0]] : 0, has_zeros ? terms.row_zero[rows[1]] : 0};
     if (has_zeros) {
 #pragma unroll
       for (int i = 0; i < kSums; i += 4) {
@@ -118,7 +131,7 @@ __device__ inline void finish_sums(const ByteOutput& out, const TileTerms<kRows,
       }
     }
     if (kEnding == Ending::kAny && o.b_zeros != nullptr) {
-      const int rest[2] = {terms.row_sum[row] - o.k * zero[0], terms.row_sum[row + 8] - o.k * zero[1]};
+      const int rest[2] = {terms.row_sum[rows[0]] - o.k * zero[0], terms.row_sum[rows[1]] - o.k * zero[1]};
 #pragma unroll
       for (int i = 0; i < kSums; i += 4) {
         const int2 other = two(terms.zero, i);
@@ -133,7 +146,7 @@ __device__ inline void finish_sums(const ByteOutput& out, const TileTerms<kRows,
     for (int i = 0; i < kSums; ++i) v[i] = sums[i];
   }
   if constexpr (kOuter && !kRaw) {
-    const float of_row[2] = {terms.row_scale[row], terms.row_scale[row + 8]};
+    const float of_row[2] = {terms.row_scale[rows[0]], terms.row_scale[rows[1]]};
 #pragma unroll
     for (int i = 0; i < kSums; i += 4) {
       const int2 scale = two(terms.scale, i);
@@ -175,9 +188,9 @@ __device__ inline std::uint32_t pack16(bool half, float low, float high) {
 __device__ inline bool is_16_bit(DType type) { return type == DType::kBf16 || type == DType::kF16; }
 
 /// 16 rows x kSums * 2 columns of 16-bit values: fp16 or bf16.
-template <bool kHalf, int kSums>
-__device__ inline void stage_16_bit(const float (&v)[kSums], std::byte* staging) {
-  const int lane = thread_here() % 32, r = lane % 8 + lane / 8 % 2 * 8;
+template <bool kHalf, int kSums, class Rows>
+__device__ inline void stage_16_bit(const float (&v)[kSums], const Rows& rows, std::byte* staging) {
+  const int lane = thread_here() % 32, r = rows(lane % 8, lane / 8 % 2);
 #pragma unroll
   for (int q = 0; q < kSums / 8; ++q) {
     const float* s = v + q * 8;
@@ -192,12 +205,12 @@ __device__ inline void stage_16_bit(const float (&v)[kSums], std::byte* staging)
 
 /// 16 rows x kSums * 2 columns of fp32 or int32. kInTwos: stores of two values tie neighbouring sums to pairs of registers. Where sums are
 /// promoted that must not be: sum and accumulator would lie in the same bank, and every fma of the main loop wait for its operands.
-template <bool kInTwos, int kSums>
-__device__ inline void stage_32_bit(const float (&v)[kSums], std::byte* staging) {
+template <bool kInTwos, int kSums, class Rows>
+__device__ inline void stage_32_bit(const float (&v)[kSums], const Rows& rows, std::byte* staging) {
   const int lane = thread_here() % 32;
 #pragma unroll
   for (int i = 0; i < kSums / 2; ++i) {
-    const std::uint32_t place = place_in_box(staging, lane / 4 + i % 2 * 8, i / 2 * 32 + lane % 4 * 8);
+    const std::uint32_t place = place_in_box(staging, rows(lane / 4, i % 2), i / 2 * 32 + lane % 4 * 8);
     if constexpr (kInTwos) {
       store_shared(place, v[i * 2], v[i * 2 + 1]);
     } else {
@@ -207,27 +220,37 @@ __device__ inline void stage_32_bit(const float (&v)[kSums], std::byte* staging)
   }
 }
 
+/// Two values to the nearest integers of one byte, beyond the range its ends: one instruction.
+__device__ inline std::uint32_t pack_int8(float low, float high) {
+  std::int32_t a, b;
+  std::uint32_t result;
+  asm("cvt.rni.s32.f32 %0, %1;" : "=r"(a) : "f"(low));
+  asm("cvt.rni.s32.f32 %0, %1;" : "=r"(b) : "f"(high));
+  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(b), "r"(a), "r"(0));
+  return result;
+}
+
 /// The same of int8 codes of v / out_scale for |v| <= 2^111. The division in two operations gives every code
 /// (tests/format/division_test.cc, TwoOperationsNeverMoveACode); what overflows in it has the code of an end.
-template <int kSums>
-__device__ inline void stage_int8(const ByteOutput& out, const float (&v)[kSums], std::byte* staging) {
+template <int kSums, class Rows>
+__device__ inline void stage_int8(const ByteOutput& out, const float (&v)[kSums], const Rows& rows, std::byte* staging) {
   const int lane = thread_here() % 32;
 #pragma unroll
   for (int i = 0; i < kSums / 2; ++i) {
-    float code[2];  // adding 1.5 * 2^23 rounds to an integer in the low bits
+    float code[2];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const float x = v[2 * i + j], q = __fmaf_rn(x, out.inverse, __fmul_rn(x, out.inverse_rest));
-      code[j] = __fadd_rn(fminf(fmaxf(q, -127.0f), 127.0f), 12582912.0f);
+      const float x = v[2 * i + j];
+      code[j] = fmaxf(__fmaf_rn(x, out.inverse, __fmul_rn(x, out.inverse_rest)), -127.0f);
     }
-    const std::uint32_t codes = __byte_perm(__float_as_uint(code[0]), __float_as_uint(code[1]), 0x0040);
-    store_shared(place_in_box(staging, lane / 4 + i % 2 * 8, i / 2 * 8 + lane % 4 * 2), static_cast<std::uint16_t>(codes));
+    store_shared(place_in_box(staging, rows(lane / 4, i % 2), i / 2 * 8 + lane % 4 * 2),
+                 static_cast<std::uint16_t>(pack_int8(code[0], code[1])));
   }
 }
 
 /// The same of one byte: the codes of v / out_scale, which is between 2^-40 and 2^40.
-template <int kSums>
-__device__ inline void stage_8_bit(const ByteOutput& out, float (&v)[kSums], std::byte* staging) {
+template <int kSums, class Rows>
+__device__ inline void stage_8_bit(const ByteOutput& out, float (&v)[kSums], const Rows& rows, std::byte* staging) {
   const int lane = thread_here() % 32;
   const Divisor divisor = make_divisor(out.epilogue.out_scale);
   float largest = 0.0f;
@@ -249,7 +272,7 @@ __device__ inline void stage_8_bit(const ByteOutput& out, float (&v)[kSums], std
     } else {
       codes = __nv_cvt_float2_to_fp8x2(q, __NV_SATFINITE, out.epilogue.out == DType::kF8E4m3 ? __NV_E4M3 : __NV_E5M2);
     }
-    store_shared(place_in_box(staging, lane / 4 + i % 2 * 8, i / 2 * 8 + lane % 4 * 2), static_cast<std::uint16_t>(codes));
+    store_shared(place_in_box(staging, rows(lane / 4, i % 2), i / 2 * 8 + lane % 4 * 2), static_cast<std::uint16_t>(codes));
   }
 }
 
@@ -282,8 +305,9 @@ struct StripPlace {
 
 /// Any epilogue: sums through the warp's shared memory, then a row of 32 columns at a time. The parts are a loop, so that its code is there
 /// once.
-template <bool kOuter, int kCount, class Sum>
-__device__ inline void store_any(const ByteOutput& out, const Sum (&sums)[kCount], const StripPlace& place, std::byte* staging) {
+template <bool kOuter, int kCount, class Sum, class Rows>
+__device__ inline void store_any(const ByteOutput& out, const Sum (&sums)[kCount], const StripPlace& place, const Rows& rows,
+                                 std::byte* staging) {
   const int lane = thread_here() % 32;
   Sum* values = reinterpret_cast<Sum*>(staging);  // [16][32], columns exchanged against bank conflicts
 #pragma unroll 1
@@ -291,7 +315,7 @@ __device__ inline void store_any(const ByteOutput& out, const Sum (&sums)[kCount
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const int r = lane / 4 + i / 2 % 2 * 8, c = i / 4 % 4 * 8 + lane % 4 * 2 + i % 2;
+      const int r = rows(lane / 4, i / 2 % 2), c = i / 4 % 4 * 8 + lane % 4 * 2 + i % 2;
       if (i / 16 == part) values[r * 32 + (c ^ (r % 8 * 4))] = sums[i];
     }
     __syncwarp();
@@ -312,20 +336,34 @@ __device__ inline void store_transposed(const ByteOutput& out, const Sum (&sums)
   constexpr int kPart = kCount < 16 ? kCount : 16;  // sums of a thread at a time: at most 32 rows of D
   Sum* values = reinterpret_cast<Sum*>(staging);    // [row of D][16]
   const int lane = thread_here() % 32;
+  constexpr bool kQuickOuter = kOuter && std::is_same_v<Sum, int>;
+  [[maybe_unused]] float of_columns[2] = {}, of_rows[kCount / 2] = {};  // scales of plain results, asked for all at once
+  if constexpr (kQuickOuter) {
+    const ByteOuter& o = out.outer;
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+      if (lane % 8 * 2 + j < real) of_columns[j] = __ldg(o.a_scales + (first + lane % 8 * 2 + j) * o.a_step);
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i)
+      if (const int r = row + i * 4 + lane / 8; r < out.n) of_rows[i] = __ldg(o.b_scales + r * o.b_step);
+  }
 #pragma unroll
   for (int part = 0; part < kCount / kPart; ++part) {
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < kPart; ++i) values[(i / 4 * 8 + lane % 4 * 2 + i % 2) * 16 + lane / 4 + i / 2 % 2 * 8] = sums[part * kPart + i];
     __syncwarp();
-    if (!kOuter && out.plain && is_16_bit(out.epilogue.out)) {  // neighbours in D's rows; n is even
+    if ((kQuickOuter || !kOuter) && out.plain && is_16_bit(out.epilogue.out)) {  // neighbours in D's rows; n is even
 #pragma unroll
       for (int i = 0; i < kPart / 2; ++i) {
         const int r = row + part * kPart * 2 + i * 4 + lane / 8, c = lane % 8 * 2;
         const Sum* two = values + (i * 4 + lane / 8) * 16 + c;
+        float v[2] = {static_cast<float>(two[0]), static_cast<float>(two[1])};
+        if constexpr (kQuickOuter)
+          for (int j = 0; j < 2; ++j) v[j] = __fmul_rn(v[j], __fmul_rn(of_columns[j], of_rows[part * (kPart / 2) + i]));
         if (r < out.n && c < real)
           *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(out.d) + r * out.pitch + first + c) =
-              pack16(out.epilogue.out == DType::kF16, static_cast<float>(two[0]), static_cast<float>(two[1]));
+              pack16(out.epilogue.out == DType::kF16, v[0], v[1]);
       }
       continue;
     }

@@ -29,10 +29,10 @@ template <class T>
 constexpr ByteInstance instance(std::string_view config) {
   ByteInstance made{config, T::kScaling, T::kPair, byte_product<T, Results::kAny>, {}, {}, {}, T::kShared, T::kThreads, T::kByteBoxes};
   if constexpr (T::kPair == BytePair::kE4m3E4m3 && !T::kSwapped) made.plain = byte_product<T, Results::kPlain>;
-  if constexpr (T::kPair == BytePair::kS8S8 && (T::kPingPong || T::kTileN > 128)) {
+  if constexpr (T::kPair == BytePair::kS8S8 && (T::kPingPong || T::kLone)) {
     made.plain = byte_product<T, Results::kPlain>;
-    made.shifted = byte_product<T, Results::kShifted>;
-    if constexpr (!T::kPingPong) made.bytes = byte_product<T, Results::kBytes>;  // whose end is not hidden
+    if constexpr (!T::kCol32) made.shifted = byte_product<T, Results::kShifted>;
+    if constexpr (T::kTileN != 176) made.bytes = byte_product<T, Results::kBytes>;  // which would have no registers for it
   }
   return made;
 }

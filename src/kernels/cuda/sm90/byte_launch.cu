@@ -49,7 +49,7 @@ bool has_byte_config(const ByteProblem& problem, int config) {
   const ByteConfig& c = byte_configs()[static_cast<std::size_t>(config)];
   if (c.use == TileUse::kFewRows) return takes_few_rows(problem);
   return find_instance(problem, config) != nullptr && (!c.swapped() || problem.grouping == ByteGrouping::kNone) &&
-         (c.use == TileUse::kCol32) == problem.a_is_col32 && !(c.swapped() && problem.d_is_col32);
+         c.is_col32() == problem.a_is_col32 && !(c.swapped() && problem.d_is_col32);
 }
 
 ByteDevice byte_device() {
@@ -64,7 +64,10 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   if (instance == nullptr || tensor_map_encoder() == nullptr) return cudaErrorNotSupported;
   const int k_blocks = ceil_div(problem.k, kTileK), cluster = c.cluster_m * c.cluster_n;
   CUtensorMap a{}, b{}, sa{}, sb{}, sa4{}, d{};  // of the left and the right operand, their scales, four scales of the left, the output
-  const int rows_a = c.swapped() ? std::min(c.tile_n, problem.m) : c.tile_m / c.cluster_n,
+  const bool few_rows_of_a = problem.is_int8 && c.tile_m == 64;  // ByteTile::kFewRowsOfA, kSwapped
+  const int rows_a = c.swapped()     ? std::min(c.tile_n, problem.m)
+                     : few_rows_of_a ? std::min(c.tile_m, problem.m)
+                                     : c.tile_m / c.cluster_n,
             rows_b = c.swapped() ? c.tile_m : c.tile_n / c.cluster_m;
   // Where memory is the bound, fetching ahead is 1 to 2 % slower; of 17 to 64 rows of A it is not.
   const bool memory_bound =
@@ -78,8 +81,11 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
     return MatrixMap{data, 4, rows, k_blocks, rows * 4, box * 4, 1, false};
   };
   MatrixMap map_a = codes(problem.a, rows_of_a(problem), problem.a_pitch, rows_a);
+  // Four rows of a stripe, which lie side by side, are copied as one line of 128 bytes: copies take as long for either. What the 128-byte
+  // swizzle exchanges inside of a row is what the 32-byte one would, and rows (FragmentRows).
+  const int line_rows = problem.a_is_col32 && problem.m % 4 == 0 ? 4 : 1;
   if (problem.a_is_col32) {
-    map_a = {problem.a, 1, 32, problem.m, 32, 32, 64};  // a warpgroup's strip
+    map_a = {problem.a, 1, 32 * line_rows, problem.m / line_rows, 32 * line_rows, 32 * line_rows, c.tile_m / line_rows};
     map_a.stripes = {.pitch = std::int64_t{problem.m} * 32, .count = ceil_div(problem.k, 32), .box = kTileK / 32};
   }
   bool encoded = encode_matrix_map(c.swapped() ? b : a, map_a) &&
@@ -143,12 +149,14 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
                 .shifted = shifted,
                 .storer = boxed && (!known || plan.tiles > workers),
                 .col32 = problem.d_is_col32,
+                .exchanged = line_rows == 4,
                 .d_rows = problem.m};
   params.b_scales = problem.b_scales;
   params.m = left;
   params.n = right;
   params.k_blocks = k_blocks;
   params.d_group_rows = problem.m;
+  params.a_line_shift = line_rows == 4 ? 2 : 0;
 
   ByteKernel kernel = nullptr;
   if (plain) kernel = element_bytes == 2 ? instance->plain : (e.out == DType::kI8 ? instance->bytes : nullptr);

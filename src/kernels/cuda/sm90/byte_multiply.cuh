@@ -50,12 +50,24 @@ struct BlockScales {
   }
 };
 
+/// Four sums that another thread gets, and adds.
+__device__ inline float4 four_of(const float* s) { return {s[0], s[1], s[2], s[3]}; }
+__device__ inline float4 four_of(const int* s) {
+  return {__int_as_float(s[0]), __int_as_float(s[1]), __int_as_float(s[2]), __int_as_float(s[3])};
+}
+__device__ inline void add_four(float* sums, float4 more) { sums[0] += more.x, sums[1] += more.y, sums[2] += more.z, sums[3] += more.w; }
+__device__ inline void add_four(int* sums, float4 more) {
+  sums[0] += __float_as_int(more.x), sums[1] += __float_as_int(more.y), sums[2] += __float_as_int(more.z),
+      sums[3] += __float_as_int(more.w);
+}
+
 /// A consumer warpgroup.
 template <class T>
 struct Consumer {
   using Sum = typename T::Sum;
   using Sums = ByteSums<T>;
   using Position = RingPosition<T::kStages>;
+  static constexpr int kRowBytesA = T::kCol32 ? 32 : 128;  ///< of stripes of kTileM rows, one after the other
 
   const ByteShared<T>& shared;
   int lane, warp, group;
@@ -73,7 +85,7 @@ struct Consumer {
     group_m = T::kGroupsM == 2 ? group : 0;
     group_n = T::kGroupsN == 2 ? group : 0;
     first_row = group_m * T::kGroupM + warp * 16 + lane / 4;
-    first_a = operand_word(shared_address(shared.a(0)) + group_m * T::kGroupM * 128);
+    first_a = operand_word(shared_address(shared.a(0)) + group_m * T::kGroupM * kRowBytesA);
     first_b = operand_word(shared_address(shared.b(0)) + (T::kLoop == Loop::kAlternate ? 0 : group_n) * T::kGroupN * 128);
   }
 
@@ -92,10 +104,10 @@ struct Consumer {
   /// Four products of a strip, 128 along k; `add` says whether the first adds to what is there.
   template <int kCount>
   __device__ void multiply_strip(Sum (&into)[kCount], std::uint32_t offset, int strip, bool add) const {
-    const std::uint32_t a = first_a + offset + strip * (64 * 128 / 16), b = first_b + offset;
+    const std::uint32_t a = first_a + offset + strip * (64 * kRowBytesA / 16), b = first_b + offset;
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      const std::uint64_t left = T::kCol32 ? stripe_operand(a + step * (64 * 32 / 16)) : operand(a + step * 2);
+      const std::uint64_t left = T::kCol32 ? stripe_operand(a + step * (T::kTileM * 32 / 16)) : operand(a + step * 2);
       wgmma<T::kPair>(into, left, operand(b + step * 2), add || step > 0);
     }
   }
@@ -125,20 +137,36 @@ struct Consumer {
     return j % (kCount / 2) / 2 * 4 + j / (kCount / 2) * 2 + j % 2;
   }
 
-  __device__ void multiply_direct(Sums& sums, int blocks) {
+  /// `under_last` runs under the last products.
+  template <class Last>
+  __device__ void multiply_direct(Sums& sums, int blocks, const Last& under_last) {
     shared.full[at.stage].wait(at.parity);
     pin_all(sums);
     issue_all(sums, at.stage, false);
-    for (int block = 1; block < blocks; ++block) {
-      Position next = at;
-      next.advance();
-      shared.full[next.stage].wait(next.parity);
-      issue_all(sums, next.stage, true);
-      wgmma_wait<1>();
-      release(at.stage);
-      at = next;
+    const auto multiply = [&](int block, int end) {
+      for (; block < end; ++block) {
+        Position next = at;
+        next.advance();
+        shared.full[next.stage].wait(next.parity);
+        issue_all(sums, next.stage, true);
+        wgmma_wait<1>();
+        release(at.stage);
+        at = next;
+      }
+    };
+    if constexpr (T::kLone) {
+      // A turn is taken only where the tile goes round the ring: so that the first warpgroup cannot be two tiles ahead of the other.
+      const bool behind = blocks > T::kStages;
+      const int together = behind ? blocks - T::kBehind : blocks;
+      multiply(1, together);
+      if (behind && group == 1) shared.turn[1].wait(turns++);
+      multiply(together, blocks);
+      if (behind && group == 0 && lane == 0) shared.turn[1].arrive();
+    } else {
+      multiply(1, blocks);
     }
     if (T::kPingPong && lane == 0) shared.turn[group ^ 1].arrive();  // what is issued keeps the tensor cores busy until the other's is
+    under_last();
     wgmma_wait<0>();
     pin_all(sums);
     release(at.stage);
@@ -224,16 +252,40 @@ struct Consumer {
     }
   }
 
+  /// The same of integers: the accumulators are the sums.
+  template <int kStep, int kCount>
+  __device__ void multiply_integers(int (&sums)[kCount], int blocks) {
+    shared.full[at.stage].wait(at.parity);
+    pin(sums);
+    issue(sums, offset_of(at.stage), 0, false);
+#pragma unroll 1
+    for (; blocks > 1; --blocks) {
+      Position next = at;
+      next.advance(kStep);
+      shared.full[next.stage].wait(next.parity);
+      issue(sums, offset_of(next.stage), 0, true);
+      wgmma_wait<1>();
+      release(at.stage);
+      at = next;
+    }
+    wgmma_wait<0>();
+    pin(sums);
+    release(at.stage);
+    at.advance(kStep);
+  }
+
   /// Each warpgroup takes every other block and all columns; then each gives the other the sums of the half that is not its own.
   __device__ void multiply_alternately(Sums& sums, int blocks, const ScalePlace& place) {
     constexpr int kCount = T::kCount, kFours = kCount / 4;
-    float wide[2 * kCount] = {};
+    Sum wide[2 * kCount] = {};
     const int mine = (blocks + 1 - group) / 2;
     Position end = at;
     end.advance_far(blocks);
     if (group == 1) at.advance();
     if (mine > 0) {
-      if constexpr (T::kSwapped)
+      if constexpr (std::is_same_v<Sum, int>)
+        multiply_integers<2>(wide, mine);
+      else if constexpr (T::kSwapped)
         multiply_swapped<2>(wide, mine);
       else
         multiply_pipelined<2>(wide, mine, place);
@@ -242,19 +294,13 @@ struct Consumer {
     float4* const fours = shared.exchange + threadIdx.x % 128;  // [warpgroup that sends][four][thread]
     named_sync(1, T::kConsumerThreads);                         // the exchange before is over
 #pragma unroll
-    for (int i = 0; i < kCount; i += 4) {
-      const float* left = wide + i;
-      const float* right = wide + kCount + i;
-      fours[(group * kFours + i / 4) * 128] =
-          group == 0 ? float4{right[0], right[1], right[2], right[3]} : float4{left[0], left[1], left[2], left[3]};
-    }
+    for (int i = 0; i < kCount; i += 4) fours[(group * kFours + i / 4) * 128] = group == 0 ? four_of(wide + kCount + i) : four_of(wide + i);
     named_sync(1, T::kConsumerThreads);
 #pragma unroll
     for (int i = 0; i < kCount; i += 4) {
-      const float4 more = fours[((group ^ 1) * kFours + i / 4) * 128];
-      const float add[4] = {more.x, more.y, more.z, more.w};
 #pragma unroll
-      for (int j = 0; j < 4; ++j) sums[0][i + j] = (group == 0 ? wide[i + j] : wide[kCount + i + j]) + add[j];
+      for (int j = 0; j < 4; ++j) sums[0][i + j] = group == 0 ? wide[i + j] : wide[kCount + i + j];
+      add_four(sums[0] + i, fours[((group ^ 1) * kFours + i / 4) * 128]);
     }
   }
 

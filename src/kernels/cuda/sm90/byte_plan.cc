@@ -21,8 +21,8 @@ constexpr std::array kConfigs = {
     ByteConfig{"128x176_pingpong", 128, 176, 1, 1, 704, 704, 4300, TileUse::kPingPong},
     ByteConfig{"128x128_pingpong", 128, 128, 1, 1, 512, 512, 4300, TileUse::kPingPong},
     ByteConfig{"128x240", 128, 240, 1, 1, 960, 960, 5600},
-    ByteConfig{"128x240_cluster_1x2_col32", 128, 240, 1, 2, 1100, 1100, 5600, TileUse::kCol32},
-    ByteConfig{"128x256_cluster_1x2_col32", 128, 256, 1, 2, 1150, 1150, 5600, TileUse::kCol32},
+    ByteConfig{"128x128_pingpong_col32", 128, 128, 1, 1, 520, 520, 4300, TileUse::kPingPongCol32},
+    ByteConfig{"128x240_col32", 128, 240, 1, 1, 970, 970, 5600, TileUse::kCol32},
     ByteConfig{"128x192", 128, 192, 1, 1, 826, 826, 1400},
     ByteConfig{"128x128_cluster_2x1", 128, 128, 2, 1, 575, 740, 3500},
     ByteConfig{"128x128", 128, 128, 1, 1, 575, 640, 3500},
@@ -31,7 +31,7 @@ constexpr std::array kConfigs = {
     ByteConfig{"64x256", 64, 256, 1, 1, 1295, 1295, 3000},
     ByteConfig{"64x112", 64, 112, 1, 1, 555, 555, 2700},
     ByteConfig{"64x64", 64, 64, 1, 1, 306, 400, 1870},
-    ByteConfig{"swapped_64x16", 64, 16, 1, 1, 330, 330, 1500, TileUse::kSwapped},
+    ByteConfig{"swapped_64x16", 64, 16, 1, 1, 330, 224, 1500, TileUse::kSwapped},
     ByteConfig{"swapped_128x32", 128, 32, 1, 1, 620, 620, 1500, TileUse::kSwapped},
     ByteConfig{"few_rows", 16, 16, 1, 1, 0, 0, 0, TileUse::kFewRows},
 };
@@ -39,8 +39,10 @@ constexpr std::array kConfigs = {
 constexpr int kTileK = 128, kMostParts = 3, kTileOfMostParts = 64 * 64;
 constexpr double kCyclesPerMicrosecond = 1700.0, kStartCycles = 2900.0, kPartCycles = 1200.0, kInt8PartCycles = 8000.0,
                  kPartCyclesPerElement = 0.2, kWideCyclesPerElement = 0.08, kTurnCycles = 500.0;
-/// Of the kernel of few rows: microseconds, and bytes of B per microsecond; fp8 of more than 8 rows converts too much.
-constexpr double kFewRowsStart = 3.0, kFewRowsBytes = 3.9e6, kFewRowsStartFp8 = 4.0, kFewRowsBytesFp8 = 3.6e6, kFewRowsBytesSlow = 2.6e6;
+/// Of the kernel of few rows: microseconds, and bytes of B per microsecond; fp8 of more than 8 rows converts too much. Swapped tiles of
+/// integers take as long to start, and read faster.
+constexpr double kFewRowsStart = 3.0, kFewRowsBytes = 3.9e6, kSwappedBytes = 4.3e6, kFewRowsStartFp8 = 4.0, kFewRowsBytesFp8 = 3.6e6,
+                 kFewRowsBytesSlow = 2.6e6;
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -52,7 +54,7 @@ std::int64_t rows_per_group(const ByteProblem& p) {
 /// Whether tiles can be cut into parts: sm90/byte_tile.cuh, kParts.
 bool has_parts(const ByteConfig& c, ByteScaling scaling) {
   const bool is_small = c.tile_m * c.tile_n <= 128 * 64, is_square = c.tile_m == 128 && c.tile_n == 128;
-  return c.cluster_m * c.cluster_n == 1 && c.use != TileUse::kPingPong && (is_small || (is_square && scaling == ByteScaling::kBlockTile));
+  return c.cluster_m * c.cluster_n == 1 && !c.is_pingpong() && (is_small || (is_square && scaling == ByteScaling::kBlockTile));
 }
 
 }  // namespace
@@ -91,8 +93,10 @@ double estimate_byte_plan(const ByteProblem& problem, const BytePlan& plan) {
       (wide ? kWideCyclesPerElement * c.tile_m * c.tile_n : 0.0);
   const int rounds = ceil_div(std::int64_t{plan.tiles} * plan.parts, plan.workers);
   const double block_cycles = problem.is_int8 ? c.direct_block_cycles : c.block_cycles;
-  const double ends = c.use == TileUse::kPingPong ? rounds * kTurnCycles + end : rounds * end;
-  return (kStartCycles + rounds * blocks * block_cycles + ends) / kCyclesPerMicrosecond;
+  const double ends = c.is_pingpong() ? rounds * kTurnCycles + end : rounds * end;
+  const double estimate = (kStartCycles + rounds * blocks * block_cycles + ends) / kCyclesPerMicrosecond;
+  return problem.is_int8 && c.swapped() ? std::max(estimate, kFewRowsStart + static_cast<double>(problem.n) * problem.k / kSwappedBytes)
+                                        : estimate;
 }
 
 BytePlan choose_byte_plan(const ByteProblem& problem, int multiprocessors) {

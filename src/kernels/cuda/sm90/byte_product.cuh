@@ -66,7 +66,9 @@ __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtenso
   RingPosition<T::kStages> at;
   RingPosition<T::kNotes> note;
   unsigned turn = 0;
-  const int copied = T::kCopiedBytes - (T::kSwapped ? (T::kTileN - min(p.n, T::kTileN)) * 128 : 0);  // of few rows those that exist
+  int copied = T::kCopiedBytes;  // of few rows those that exist
+  if constexpr (T::kSwapped) copied -= (T::kTileN - min(p.n, T::kTileN)) * 128;
+  if constexpr (T::kFewRowsOfA) copied -= (T::kTileM - min(p.m, T::kTileM)) * 128;
   wait_for_earlier_kernels();  // operands come from memory that they may write
   for (;; note.advance()) {
     shared.noted[note.stage].wait(note.parity);
@@ -77,6 +79,7 @@ __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtenso
     if (last) return;
     const bool by_rows = p.schedule.grouping == ByteGrouping::kRowOffsets || p.schedule.grouping == ByteGrouping::kRowCounts;
     const int row_a = piece.first_row + place.row, row_b = (by_rows ? piece.group * p.n : 0) + place.column;
+    [[maybe_unused]] const int line_a = T::kCol32 ? row_a >> p.a_line_shift : 0;
     // Boxes of scales start at multiples of 16 bytes. A group's rows may not (any_row): then the box starts up to three scales early, and a
     // second one brings the last ones.
     const bool any_row = p.schedule.grouping == ByteGrouping::kRowOffsets;
@@ -101,13 +104,7 @@ __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtenso
       Barrier& full = shared.full[at.stage];
       full.arrive_expecting(copied + (T::kScalesOfA && any_row ? 16 : 0));
       if constexpr (T::kCol32) {
-        if constexpr (T::kClusterN > 1) {
-          const int part = rank / T::kClusterM * 64;
-          copy_stripes_multicast(shared.a(at.stage) + part * 128, a, row_a + part, block * 4, full, 3);
-        } else {
-          copy_stripes(shared.a(at.stage), a, row_a, block * 4, full);
-          copy_stripes(shared.a(at.stage) + 64 * 128, a, row_a + 64, block * 4, full);
-        }
+        copy_stripes(shared.a(at.stage), a, line_a, block * 4, full);
       } else if constexpr (T::kClusterN > 1) {
         constexpr int kPart = T::kTileM / T::kClusterN;
         const int part = rank / T::kClusterM * kPart;
@@ -134,16 +131,6 @@ __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtenso
       }
     }
   }
-}
-
-__device__ inline float4 four_of(const float* s) { return {s[0], s[1], s[2], s[3]}; }
-__device__ inline float4 four_of(const int* s) {
-  return {__int_as_float(s[0]), __int_as_float(s[1]), __int_as_float(s[2]), __int_as_float(s[3])};
-}
-__device__ inline void add_four(float* sums, float4 more) { sums[0] += more.x, sums[1] += more.y, sums[2] += more.z, sums[3] += more.w; }
-__device__ inline void add_four(int* sums, float4 more) {
-  sums[0] += __float_as_int(more.x), sums[1] += __float_as_int(more.y), sums[2] += __float_as_int(more.z),
-      sums[3] += __float_as_int(more.w);
 }
 
 /// A tile that was cut into parts, one per thread block of the cluster. The first part finishes the first warpgroup's sums, the second part
@@ -218,6 +205,7 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
   std::byte* const staging = shared.box(group * 4 + warp, 0);
   const StripPlace part = place_of_group<T>(p, piece, place, group);
   const auto first_of = [&](int strip) { return strip * 64 + warp * 16; };
+  const FragmentRows<T::kCol32> rows_of(p.out.exchanged);
   if (kResults == Results::kAny && (T::kSwapped || !p.out.boxed)) {
 #pragma unroll
     for (int strip = 0; strip < T::kStrips; ++strip) {
@@ -225,7 +213,7 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
       if constexpr (T::kSwapped)
         store_transposed<T::kOuter>(p.out, sums[strip], static_cast<int>(part.row) + first, rows, part.column, staging);
       else
-        store_any<T::kOuter>(p.out, sums[strip], {part.row + first, rows, part.column, part.a + first, part.b}, staging);
+        store_any<T::kOuter>(p.out, sums[strip], {part.row + first, rows, part.column, part.a + first, part.b}, rows_of, staging);
     }
     return;
   }
@@ -236,6 +224,7 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
       constexpr int kSums = Boxes::kSums, kPerStrip = Boxes::kPerStrip, kAll = Boxes::kAll, kTogether = Boxes::kTogether;
       constexpr int kSlots = Boxes::kSlots;
       const bool stored = Boxes::kStored && p.out.storer;
+      const bool copied = T::kPair != BytePair::kS8S8 || !p.out.col32;  // by tensor copies: else ordinary stores are done with the boxes
 #pragma unroll
       for (int from = 0; from < kAll; from += kTogether) {
         const int first_box = (stored ? 0 : slots % kSlots) * kTogether;
@@ -243,25 +232,25 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
         ++slots;
         if (stored)
           shared.stored[group].wait(slots);  // for the tile before; of the first one for the phase before the barrier's first
-        else if (starts_stores<T>(lane))
+        else if (copied && starts_stores<T>(lane))
           wait_stores_read<kSlots - 1>();
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < kTogether; ++i) {
           const int strip = (from + i) / kPerStrip, at = Boxes::first(from + i);
           float v[kSums];
-          finish_sums<kOut == DType::kI32, kEnding>(p.out, shared.terms(group), sums[strip] + at, v, first_of(strip) + lane / 4,
-                                                    at * 2 + lane % 4 * 2);
+          const int rows[2] = {first_of(strip) + rows_of(lane / 4, 0), first_of(strip) + rows_of(lane / 4, 1)};
+          finish_sums<kOut == DType::kI32, kEnding>(p.out, shared.terms(group), sums[strip] + at, v, rows, at * 2 + lane % 4 * 2);
           if constexpr (kElementBytes == 4)
-            stage_32_bit<T::kLoop == Loop::kDirect>(v, box(i));
+            stage_32_bit<T::kLoop == Loop::kDirect>(v, rows_of, box(i));
           else if constexpr (kElementBytes == 2)
-            stage_16_bit<kOut == DType::kF16>(v, box(i));
+            stage_16_bit<kOut == DType::kF16>(v, rows_of, box(i));
           else if constexpr (kQuick)
-            stage_int8(p.out, v, box(i));
+            stage_int8(p.out, v, rows_of, box(i));
           else
-            stage_8_bit(p.out, v, box(i));
+            stage_8_bit(p.out, v, rows_of, box(i));
         }
-        fence_shared_for_copies();
+        if (copied) fence_shared_for_copies();
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < kTogether; ++i) {
@@ -275,7 +264,7 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
         if (stored) {
           __syncwarp();
           if (lane == 0) shared.staged[group].arrive();
-        } else if (starts_stores<T>(lane)) {
+        } else if (copied && starts_stores<T>(lane)) {
           commit_stores();
         }
       }
@@ -441,13 +430,26 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
 #pragma unroll
       for (int i = 0; i < T::kStrips * T::kCount; ++i) sums[i / T::kCount][i % T::kCount] = 0;
     }
+    bool moderate = false;
+    const auto take_terms = [&] {
+      if (!needs_terms) return;
+      wait_words();
+      if constexpr (kResults == Results::kBytes) {
+        const StripPlace part = place_of_group<T>(p, piece, place, group);
+        moderate = named_sync_and(barrier, 128, shared.terms(group).are_moderate(p.out, thread_here() % 128, part.column, part.rows));
+      } else {
+        named_sync(barrier, 128);
+      }
+    };
     if (blocks > 0) {
       if constexpr (T::kPingPong) {
         consumer.at = {told.blocks_before % T::kStages, static_cast<unsigned>(told.blocks_before / T::kStages)};
         shared.turn[group].wait(consumer.turns++);
       }
-      if constexpr (T::kLoop == Loop::kDirect)
-        consumer.multiply_direct(sums, blocks);
+      if constexpr (T::kLone)
+        consumer.multiply_direct(sums, blocks, take_terms);
+      else if constexpr (T::kLoop == Loop::kDirect)
+        consumer.multiply_direct(sums, blocks, [] {});
       else if constexpr (T::kLoop == Loop::kPipelined)
         consumer.template multiply_pipelined<1>(sums[0], blocks, scales);
       else if constexpr (T::kLoop == Loop::kAlternate)
@@ -463,25 +465,19 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
     } else if (T::kPingPong) {
       shared.turn[group].wait(consumer.turns++);
       if (lane == 0) shared.turn[group ^ 1].arrive();
+    } else if (T::kLone) {
+      take_terms();
     }
     if (stages_ahead<T, kResults>(p)) {
       note.advance();
       continue;
     }
-    bool moderate = false, mine = true;
+    bool mine = true;
     if constexpr (T::kParts) {
       if (p.schedule.parts > 1) mine = gather_parts<T>(shared, piece.part, p.schedule.parts, sums);
     }
     if (mine) {
-      if (needs_terms) {
-        wait_words();
-        if constexpr (kResults == Results::kBytes) {
-          const StripPlace part = place_of_group<T>(p, piece, place, group);
-          moderate = named_sync_and(barrier, 128, shared.terms(group).are_moderate(p.out, thread_here() % 128, part.column, part.rows));
-        } else {
-          named_sync(barrier, 128);
-        }
-      }
+      if (!T::kLone) take_terms();
       finish_tile<T, kResults>(p, d, shared, sums, piece, place, slots, moderate);
     }
     shared.read[note.stage].arrive();  // every lane by itself, which racecheck understands

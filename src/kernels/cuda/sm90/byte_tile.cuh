@@ -22,6 +22,7 @@ enum class TileForm : std::uint8_t {
   kCol32,     ///< A lies in stripes of 32 columns
   kDeep,      ///< 64 rows: the warpgroups take every other k block instead of half of the columns, so that each wgmma is twice as wide
   kPingPong,  ///< each warpgroup has whole tiles of its own; they multiply in turn, and one finishes its tile under the other's products
+  kPingPongCol32,  ///< and A lies in stripes
 };
 
 /// How a warpgroup multiplies.
@@ -42,8 +43,10 @@ struct ByteTile {
   static constexpr ByteScaling kScaling = kScaling_;
   static constexpr BytePair kPair = kPair_;
   static constexpr TileForm kForm = kForm_;
-  static constexpr bool kSwapped = kForm == TileForm::kSwapped, kCol32 = kForm == TileForm::kCol32, kOuter = is_outer(kScaling);
-  static constexpr bool kDeep = kForm == TileForm::kDeep || (kSwapped && kTileM == 64), kPingPong = kForm == TileForm::kPingPong;
+  static constexpr bool kSwapped = kForm == TileForm::kSwapped, kOuter = is_outer(kScaling);
+  static constexpr bool kCol32 = kForm == TileForm::kCol32 || kForm == TileForm::kPingPongCol32;
+  static constexpr bool kPingPong = kForm == TileForm::kPingPong || kForm == TileForm::kPingPongCol32;
+  static constexpr bool kDeep = kForm == TileForm::kDeep || (kSwapped && kTileM == 64);
   using Sum = std::conditional_t<kPair == BytePair::kS8S8, int, float>;
   static constexpr int kClusterM = kShare == Share::kB ? 2 : 1, kClusterN = kShare == Share::kA ? 2 : 1, kCluster = kClusterM * kClusterN;
   static constexpr int kConsumers = 2, kConsumerThreads = kConsumers * 128;
@@ -71,8 +74,14 @@ struct ByteTile {
   /// Large promoted tiles of e4m3 are faster where copies start with pauses between them: from two producers, each of which fills every
   /// other stage, that are not elected. Small tiles would wait for them; 1x128 x 1x128 and the other formats have not been compared.
   static constexpr bool kSpacedCopies = kLoop == Loop::kFree && kPair == BytePair::kE4m3E4m3 && kTileM >= 128 && kTileN > 64;
+  /// Large integer tiles of both warpgroups, one for each thread block, so that nothing hides their end: one warpgroup is kBehind k blocks
+  /// behind the other there, and finishes under its products. They must all have room in the ring.
+  static constexpr bool kLone = kPair == BytePair::kS8S8 && !kPingPong && kTileM == 128 && kTileN > 128;
+  static constexpr int kBehind = kLone ? kStages - 1 : 0;
   static constexpr unsigned kProducers = kSpacedCopies ? 2 : 1;
   static constexpr int kStageBytes = kBytesA + kBytesB;
+  /// Whether boxes of A have no more rows than there are, where all are in one tile: rows outside of a matrix take time too.
+  static constexpr bool kFewRowsOfA = kPair == BytePair::kS8S8 && kTileM == 64 && !kSwapped;
   static constexpr int kCopiedBytes = kStageBytes + (kScalesOfA ? kTileM * 4 : 0) + (kScalesOfB ? kTileN * 4 : 0);
   static constexpr int kNotes = 4;  ///< pieces that the scheduler may be ahead of the consumers
   using Terms = TileTerms<kGroupM, kGroupN, kOuter, std::is_same_v<Sum, int>>;
@@ -109,6 +118,7 @@ struct ByteParams {
   const float* b_scales;      ///< of kBlockTile
   int m, n, k_blocks;         ///< k_blocks: a row of b_scales
   std::int64_t d_group_rows;  ///< of kDepth: rows of D per group
+  int a_line_shift;           ///< of kCol32: log2 of the rows of A that its map takes for one line
 };
 
 /// The sums of a thread.

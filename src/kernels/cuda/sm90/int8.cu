@@ -11,11 +11,12 @@ std::span<const ByteInstance> int8_instances() {
       instance<ByteTile<128, 176, 4, Share::kNothing, kOuter, kS8S8, TileForm::kPingPong>>("128x176_pingpong"),
       instance<ByteTile<128, 128, 5, Share::kNothing, kOuter, kS8S8, TileForm::kPingPong>>("128x128_pingpong"),
       instance<ByteTile<128, 240, 4, Share::kNothing, kOuter, kS8S8>>("128x240"),
-      instance<ByteTile<128, 240, 4, Share::kA, kOuter, kS8S8, TileForm::kCol32>>("128x240_cluster_1x2_col32"),
-      instance<ByteTile<128, 256, 3, Share::kA, kOuter, kS8S8, TileForm::kCol32>>("128x256_cluster_1x2_col32"),
+      instance<ByteTile<128, 128, 5, Share::kNothing, kOuter, kS8S8, TileForm::kPingPongCol32>>("128x128_pingpong_col32"),
+      instance<ByteTile<128, 240, 4, Share::kNothing, kOuter, kS8S8, TileForm::kCol32>>("128x240_col32"),
       instance<ByteTile<128, 128, 5, Share::kNothing, kOuter, kS8S8>>("128x128"),
       instance<ByteTile<128, 64, 8, Share::kNothing, kOuter, kS8S8>>("128x64"),
-      instance<ByteTile<64, 64, 12, Share::kNothing, kOuter, kS8S8>>("64x64"),
+      instance<ByteTile<64, 64, 11, Share::kNothing, kOuter, kS8S8, TileForm::kDeep>>("64x64"),
+      instance<ByteTile<64, 16, 20, Share::kNothing, kOuter, kS8S8, TileForm::kSwapped>>("swapped_64x16"),
   };
   return instances;
 }

@@ -99,15 +99,6 @@ __device__ inline void copy_box_multicast(void* to, const CUtensorMap& map, int 
       : "memory");
 }
 
-/// The same of stripes.
-__device__ inline void copy_stripes_multicast(void* to, const CUtensorMap& map, int row, int stripe, Barrier& barrier, std::uint16_t mask) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], "
-      "%6;" ::"r"(shared_address(to)),
-      "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(barrier.address()), "r"(0), "r"(row), "r"(stripe), "h"(mask)
-      : "memory");
-}
-
 /// A box from shared to global memory; parts outside the matrix are not written. Reads shared memory in the background.
 __device__ inline void copy_box_out(const CUtensorMap& map, int column, int row, const void* from) {
   asm volatile(
