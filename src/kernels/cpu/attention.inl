@@ -175,8 +175,7 @@ inline void tile_product_in_fp64(const float* const* a, const float* b, std::int
       for (int v = 0; v < kWide; ++v) sums[r][v] += static_cast<double>(a[r][i]) * values[v];
   }
   for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kWide; ++v)
-      store(c[r] + v * (kLanes / 2), __builtin_convertvector(sums[r][v] / divisors[r], VHalves));
+    for (int v = 0; v < kWide; ++v) store(c[r] + v * (kLanes / 2), __builtin_convertvector(sums[r][v] / divisors[r], VHalves));
 }
 
 /// The same of up to kTileRows rows and any multiple of kLanes / 2 columns.
