@@ -110,7 +110,8 @@ TEST(Recipe, NamesOfElsewhereAreAnsweredWithOurs) {
   for (const auto& [text, part] :
        {std::pair("w8a8", "written W8A8"), std::pair("fp8-dynamic", "written FP8_DYNAMIC"), std::pair("Q4_K_M", "GGUF"),
         std::pair("iq4_nl", "GGUF"), std::pair("INT8:row", "write int8"), std::pair("fp8", "write fp8_e4m3 or fp8_e5m2"),
-        std::pair("int4:g64", "write block64"), std::pair("int4:channel", "write row"), std::pair("int9", "narrow formats")})
+        std::pair("int4:g64", "write block64"), std::pair("int4:channel", "write row"), std::pair("int9", "write int1, int2"),
+        std::pair("posit8", "narrow formats")})
     EXPECT_NE(sentence(text).find(part), std::string::npos) << text << ": " << sentence(text);
 }
 
