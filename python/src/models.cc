@@ -18,13 +18,13 @@ nb::dict evaluate_files(const Path& path, const TokenWindows& windows, std::stri
   Evaluation result;
   {
     const nb::gil_scoped_release unlocked;
-    ModelOptions options;
+    ModelOptions options{.compute = Compute::kFp32};  // as `narrow eval --compute fp32`
     if (!scheme.empty()) options.recipe = Recipe::of(scheme);
     const Model model = open_model(path, options);
     std::optional<Model> compared;
     EvaluateOptions how;
     if (base) {
-      compared = open_model(*base);
+      compared = open_model(*base, {.compute = Compute::kFp32});
       how.base = &*compared;
     }
     result = evaluate(model, windows, how);
