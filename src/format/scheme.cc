@@ -101,12 +101,9 @@ std::string format_meant(std::string_view name) {
                                                                           {"half", "fp16"}};
   for (const auto& [other, here] : kElsewhere)
     if (other == name) return std::string(here);
-  for (const std::string_view part : {"row", "col", "tensor", "none", "block"})  // a colon was left out: int8row
-    if (const std::size_t place = name.find(part); place != std::string_view::npos && is_format(name.substr(0, place)))
-      return fmt::format("{}:{}", name.substr(0, place), name.substr(place));
-  for (const std::string_view method : {"gptq", "awq", "smoothquant"})
-    if (name == method) return fmt::format("a scheme such as int4:block128; {} is a method, which goes to --method", method);
-  if (std::int64_t bits = 0; name.starts_with("int") && parse_size(name.substr(3), bits)) return "int1, int2, int3, int4 or int8";
+  for (std::size_t place = name.size(); place-- > 1;)  // a colon was left out: int8row
+    if (name[place] >= 'a' && is_format(name.substr(0, place))) return std::string(name).insert(place, 1, ':');
+  if (name.starts_with("int") && name.size() < 6) return "int1, int2, int3, int4 or int8";
   return {};
 }
 

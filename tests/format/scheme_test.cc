@@ -39,7 +39,6 @@ TEST(Scheme, ErrorsPointAtTheWrongPart) {
   EXPECT_NE(sentence("int5:row").find("'int5' is not a format; write int1, int2, int3, int4 or int8"), std::string::npos);
   EXPECT_NE(sentence("int8row").find("write int8:row"), std::string::npos);
   EXPECT_NE(sentence("int4block64").find("write int4:block64"), std::string::npos);
-  EXPECT_NE(sentence("awq").find("awq is a method, which goes to --method"), std::string::npos);
   EXPECT_NE(sentence("int8:rows").find("'rows' is not a granularity"), std::string::npos);
   EXPECT_NE(sentence("int8:block0").find("'block0'"), std::string::npos);
   EXPECT_NE(sentence("int8:asym:row").find("'row' is repeated or out of order"), std::string::npos);
