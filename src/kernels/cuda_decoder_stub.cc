@@ -1,5 +1,6 @@
 /// The decoder's kernels in a build without CUDA.
 
+#include "kernels/cuda/decoder/exact.h"
 #include "kernels/cuda/decoder/experts.h"
 #include "kernels/cuda/decoder/step.h"
 #include "narrow/error.h"
@@ -16,6 +17,9 @@ namespace {
 int launch_place_heads(const PlaceHeadsProblem&, Stream) { refuse(); }
 int launch_attend_rows(const AttendProblem&, Stream) { refuse(); }
 int launch_attend_tiles(const AttendProblem&, Stream) { refuse(); }
+int launch_attend_exact(const AttendProblem&, Stream) { refuse(); }
+int launch_split_rows(const float*, std::int64_t, std::int64_t, void*, Stream) { refuse(); }
+int launch_join_rows(const JoinRowsProblem&, Stream) { refuse(); }
 int launch_embed(const std::int32_t*, std::int64_t, const void*, DType, std::int64_t, float*, Stream) { refuse(); }
 int launch_rms_norm(const NormProblem&, Stream) { refuse(); }
 int launch_gate(const void*, DType, std::int64_t, std::int64_t, void*, DType, Stream) { refuse(); }
