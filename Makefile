@@ -40,9 +40,9 @@ test: build ## everything that CI runs
 
 test-unit:
 	@cmake --build build/release --target all_verify_interface_header_sets -j $(JOBS) > /dev/null
-	@NARROW_SWEEP_STEP=16 ctest --preset release -j $(JOBS)
+	@NARROW_SWEEP_STEP=8 ctest --preset release -j $(JOBS)
 
-test-sweep: build ## all 2^32 inputs through every format in every instruction set (test takes one run of 65,536 in 16)
+test-sweep: build ## all 2^32 inputs through every format in every instruction set (test takes one run of 65,536 in 8)
 	@$(BIN)/format_sweep_test
 
 test-python:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "io/json.h"
+#include "io/weight_suffix.h"
 #include "io/word_packing.h"
 #include "narrow/checkpoint.h"
 #include "narrow/interop.h"
@@ -132,8 +133,6 @@ class InteropReader {
 };
 
 /// ---- what the rows share ----
-
-inline constexpr std::string_view kWeightSuffix = ".weight";
 
 /// Integer codes as unsigned numbers: signed ones with an offset of 2^(bits-1). And back.
 CodeMatrix unsigned_codes(const QuantizedTensor& q);

@@ -8,7 +8,7 @@
 
 #include "io/atomic_file.h"
 #include "io/text.h"
-#include "methods/weight_names.h"
+#include "io/weight_suffix.h"
 #include "narrow/error.h"
 
 namespace narrow {
@@ -61,11 +61,11 @@ TensorChanges scaled_channels(const Checkpoint& input, const ChannelFactors& fac
     if (static_cast<std::int64_t>(values.size()) != link->channels ||
         !std::all_of(values.begin(), values.end(), [](float s) { return std::isfinite(s) && s > 0.0f; }))
       throw InvalidArgument(fmt::format("{} needs {} factors, each finite and positive", io::in_quotes(source), link->channels));
-    (*scalings)[source + std::string(kWeight)].rows = values;
+    (*scalings)[source + std::string(io::kWeightSuffix)].rows = values;
     if (input.contains(source + std::string(kBias))) (*scalings)[source + std::string(kBias)].rows = values;
     for (const std::string& reader : link->readers)
       for (const std::int64_t channel : link->source_of)
-        (*scalings)[reader + std::string(kWeight)].columns.push_back(values[static_cast<std::size_t>(channel)]);
+        (*scalings)[reader + std::string(io::kWeightSuffix)].columns.push_back(values[static_cast<std::size_t>(channel)]);
   }
   TensorChanges changes;
   for (const auto& [name, scaling] : *scalings) changes.types[name] = DType::kF32;

@@ -8,12 +8,12 @@
 #include "calibrate/second_moment.h"
 #include "device/cuda/runtime.h"
 #include "io/text.h"
+#include "io/weight_suffix.h"
 #include "methods/cuda/device_fit.h"
 #include "methods/gptq.h"
 #include "methods/hessian.h"
 #include "methods/recipe_match.h"
 #include "methods/refine.h"
-#include "methods/weight_names.h"
 #include "narrow/error.h"
 #include "narrow/model.h"
 
@@ -155,7 +155,7 @@ Tensor difference(const Tensor& x, const Tensor& y) {
 }
 
 std::string module_of(const std::string& tensor) {
-  return tensor.ends_with(kWeight) ? tensor.substr(0, tensor.size() - kWeight.size()) : tensor;
+  return tensor.ends_with(io::kWeightSuffix) ? tensor.substr(0, tensor.size() - io::kWeightSuffix.size()) : tensor;
 }
 
 Journal::Entry entry_of(const PlannedTensor& planned, FittedWeight made) {
@@ -214,7 +214,7 @@ void check_statistics(const CalibrationStatistics& statistics, const Plan& plan)
     const auto shared = statistics.shared.find(module);
     for (const std::string& entry : {module, shared == statistics.shared.end() ? module : shared->second}) {
       const auto input = statistics.inputs.find(entry);
-      if (!tensor.name.ends_with(kWeight) || input == statistics.inputs.end()) continue;
+      if (!tensor.name.ends_with(io::kWeightSuffix) || input == statistics.inputs.end()) continue;
       const std::size_t channels = input->second.channel_max.size(), numbers = input->second.second_moment.size();
       const bool fits = tensor.shape.size() == 2 && static_cast<std::size_t>(tensor.shape[1]) == channels;
       if (!fits || (numbers != 0 && numbers != channels * channels))
@@ -309,7 +309,7 @@ class Fitter {
     std::map<std::string, QuantizedTensor> replaced;
     rest = false;
     for (const std::string& module : group) {
-      const auto found = planned_.find(module + std::string(kWeight));
+      const auto found = planned_.find(module + std::string(io::kWeightSuffix));
       if (found == planned_.end()) continue;
       if (auto entry = journal_.find(found->first, found->second->scheme, found->second->shape)) {
         replaced.emplace(module, accept(found->first, std::move(*entry)));
@@ -340,7 +340,7 @@ class Fitter {
   std::map<std::string, QuantizedTensor> take(std::span<const std::string> group, const Fit& fit) {
     std::map<std::string, QuantizedTensor> replaced;
     for (const std::string& module : group) {
-      const auto found = planned_.find(module + std::string(kWeight));
+      const auto found = planned_.find(module + std::string(io::kWeightSuffix));
       if (found != planned_.end()) replaced.emplace(module, take(*found->second, fit));
     }
     return replaced;

@@ -7,7 +7,7 @@
 
 #include "io/bounded_regex.h"
 #include "io/text.h"
-#include "methods/weight_names.h"
+#include "io/weight_suffix.h"
 #include "narrow/error.h"
 
 namespace narrow {
@@ -19,7 +19,7 @@ constexpr std::string_view kExpression = "re:";
 constexpr std::string_view kRouter = "router of experts";
 
 std::string_view module_of(std::string_view name) {
-  if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
+  if (name.ends_with(io::kWeightSuffix)) name.remove_suffix(io::kWeightSuffix.size());
   return name;
 }
 
@@ -46,7 +46,7 @@ std::string not_linear(std::string_view name, const Shape& shape) {
   const std::string_view module = module_of(name);
   if (is_norm(module)) return "norm";
   if (is_embedding(module)) return "embedding";
-  if (!name.ends_with(kWeight)) return "not a weight";
+  if (!name.ends_with(io::kWeightSuffix)) return "not a weight";
   if (shape.size() != 2) return fmt::format("rank {}, not a matrix", shape.size());
   if (last_part(module) == "gate" || last_part(module) == "router") return std::string(kRouter);
   return {};

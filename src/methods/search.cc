@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "io/text.h"
+#include "io/weight_suffix.h"
 #include "methods/knapsack.h"
-#include "methods/weight_names.h"
 #include "narrow/error.h"
 #include "narrow/model.h"
 
@@ -84,10 +84,10 @@ SearchResult search_schemes(const std::filesystem::path& path, std::span<const s
   std::uint64_t weights = 0;
   for (const PlannedTensor& tensor : plan.tensors) {
     if (tensor.fate != Fate::kQuantize) continue;
-    if (tensor.shape.size() != 2 || !tensor.name.ends_with(kWeight))
+    if (tensor.shape.size() != 2 || !tensor.name.ends_with(io::kWeightSuffix))
       throw InvalidArgument(fmt::format("search: {} is no weight of a Linear layer; leave it out", io::in_quotes(tensor.name)));
     SearchedModule module;
-    module.module = tensor.name.substr(0, tensor.name.size() - kWeight.size());
+    module.module = tensor.name.substr(0, tensor.name.size() - io::kWeightSuffix.size());
     module.weights = static_cast<std::uint64_t>(element_count(tensor.shape));
     for (const Scheme& scheme : result.menu) module.bytes.push_back(quantized_bytes(scheme, tensor.shape));
     weights += module.weights;
@@ -106,7 +106,7 @@ SearchResult search_schemes(const std::filesystem::path& path, std::span<const s
   std::map<std::string, QuantizedTensor> probes;
   std::size_t done = 0;
   for (SearchedModule& module : result.modules) {
-    const Tensor w = input.tensor(module.module + std::string(kWeight));
+    const Tensor w = input.tensor(module.module + std::string(io::kWeightSuffix));
     for (std::size_t s = 0; s < result.menu.size(); ++s) {
       FittedWeight fitted = fit_weight(w, result.menu[s], statistics->of(module.module).second_moment, options.method);
       module.losses.push_back(fitted.loss_after);
@@ -138,7 +138,7 @@ SearchResult search_schemes(const std::filesystem::path& path, std::span<const s
     result.recipe.rules.clear();
     for (std::size_t i = 0; i < result.modules.size(); ++i) {
       result.modules[i].choice = found->choices[i];
-      result.recipe.rules.emplace_back(result.modules[i].module + std::string(kWeight), result.menu[found->choices[i]]);
+      result.recipe.rules.emplace_back(result.modules[i].module + std::string(io::kWeightSuffix), result.menu[found->choices[i]]);
     }
     result.bytes = found->bytes;
     result.bits = bits_of(found->bytes, weights);
