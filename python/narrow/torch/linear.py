@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +14,16 @@ from .._arrays import SCALE_NAMES, torch_dtype
 from ..errors import InvalidArgument, Unsupported, WrongType
 from ..quantization import QuantizedTensor, quantize
 from .ops import refuse_onnx, scheme_of, split_inputs
+
+
+def only_moves(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """model.half() and the like change the type of values; codes and scales are not values, they only move."""
+
+    def move(part: Tensor) -> Tensor:
+        moved = fn(part)
+        return moved if moved.dtype == part.dtype else part.to(moved.device)
+
+    return move
 
 
 class QuantizedWeight(nn.Module):
@@ -69,13 +80,7 @@ class QuantizedWeight(nn.Module):
         )
 
     def _apply(self, fn: Any, recurse: bool = True) -> QuantizedWeight:
-        """model.half() and the like change the type of values; codes and scales are not values, they only move."""
-
-        def move(part: Tensor) -> Tensor:
-            moved = fn(part)
-            return moved if moved.dtype == part.dtype else part.to(moved.device)
-
-        return super()._apply(move, recurse)
+        return super()._apply(only_moves(fn), recurse)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
