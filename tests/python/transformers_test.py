@@ -155,6 +155,14 @@ def test_experts_load_quantized(narrow, tmp_path, family, scheme):
         small.save_pretrained(tmp_path / "saved")
 
 
+def test_experts_of_a_plain_model_are_warned_of(tmp_path):
+    torch_side = pytest.importorskip("narrow.torch")
+    model = transformers.AutoModelForCausalLM.from_pretrained(small_experts(tmp_path, "Mixtral"))
+    with pytest.warns(UserWarning, match="model.layers.0.mlp.experts and 2 others hold the weights of all experts in one tensor"):
+        torch_side.quantize_(model, "int8:row")
+    assert type(model.model.layers[0].self_attn.q_proj).__name__ == "QuantizedLinear"
+
+
 def test_a_head_for_another_task_stays_plain(narrow, tmp_path):
     pytest.importorskip("narrow.torch.huggingface")
     sizes = dict(vocab_size=128, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128)

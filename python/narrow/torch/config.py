@@ -171,6 +171,12 @@ def is_replaceable(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) and not read_alone and not computes_more(module)
 
 
+def _has_fused_experts(module: nn.Module) -> bool:
+    """Experts as transformers has them: weights [experts, n, k]."""
+    weight = module._parameters.get("down_proj")
+    return weight is not None and weight.dim() == 3
+
+
 def linear_layers(model: nn.Module, config: QuantizeConfig) -> list[tuple[str, nn.Linear, LayerScheme]]:
     """The layers that the config changes, in the model's order."""
     found = []
@@ -205,6 +211,13 @@ def checked_layers(caller: str, model: nn.Module, config: QuantizeConfig) -> lis
     for name, kind in others.items():
         if config.layer_scheme(name) is not None:
             warnings.warn(f"{caller}: {name} stays as it is: a {kind} computes more than nn.Linear does", stacklevel=3)
+    experts = [name for name, module in model.named_modules() if _has_fused_experts(module) and config.layer_scheme(name) is not None]
+    if experts:
+        warnings.warn(
+            f"{caller}: {experts[0]} and {len(experts) - 1} others hold the weights of all experts in one tensor, which stays as it is; `narrow "
+            "quantize` quantizes them in the checkpoint, and from_pretrained loads that (narrow.torch.huggingface)",
+            stacklevel=3,
+        )
     for pattern in (*config.rules, *(set(config.ignore) - {"lm_head"})):
         if pattern not in known and not any(matches(pattern, name) for name in (*names, *others)):
             shown = re.sub(r"^re:\(\?:(.*)\)\$$", r"\1", pattern)
