@@ -69,7 +69,10 @@ TEST(Exact, NormsAreTheCpus) {
       for (std::int64_t row = 0; row < kRows; ++row) {
         const std::int64_t first = row * cols;
         float* v = sum.as<float>() + first;
-        for (std::int64_t i = 0; i < cols; ++i) v[i] = x.as<float>()[first + i] + (adds ? delta.as<float>()[first + i] : 0.0f);
+        for (std::int64_t i = 0; i < cols; ++i) {
+          v[i] = x.as<float>()[first + i];
+          if (adds) v[i] += delta.as<float>()[first + i];  // not + 0, which would change the sign of a zero
+        }
         const auto square = [&](float total, std::int64_t i) { return multiply_add(v[i], v[i], total); };
         const float r = 1.0f / std::sqrt(mean_from_sum(row_sum(cols, square), cols) + kEpsilon);
         for (std::int64_t i = 0; i < cols; ++i) expected.as<float>()[first + i] = (v[i] * r) * weight.as<float>()[i];
