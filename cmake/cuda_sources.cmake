@@ -66,6 +66,7 @@ add_library(narrow_sm90 OBJECT
   kernels/cuda/decoder/attend_rows.cu
   kernels/cuda/decoder/attend_rows_mma.cu
   kernels/cuda/decoder/attend_tiles.cu
+  kernels/cuda/decoder/exact_product.cu
   kernels/cuda/decoder/experts.cu
   kernels/cuda/decoder/measure.cu
   kernels/cuda/decoder/place_heads.cu

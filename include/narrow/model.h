@@ -111,7 +111,8 @@ enum class Logits : std::uint8_t { kAll, kLast };
 /// Sees the input [tokens, k] of the Linear modules that share it, before it is rounded.
 using InputObserver = std::function<void(std::span<const std::string> modules, const Tensor& x)>;
 
-/// The inputs of products that no recipe rounds; sums are fp32 whatever they are.
+/// The inputs of products that no recipe rounds; sums are fp32 whatever they are, but with kFp32 those of inputs that are rounded to other
+/// than integers, which are fp64.
 enum class Compute : std::uint8_t {
   kDefault,  ///< what is fastest without a loss of quality: fp32 on the CPU, fp16 on a CUDA device
   kFp32,     ///< fp32; on a CUDA device 22 bits, and fp32 between products: its greedy texts are then the CPU's

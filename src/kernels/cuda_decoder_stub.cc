@@ -20,6 +20,8 @@ int launch_attend_tiles(const AttendProblem&, Stream) { refuse(); }
 int launch_attend_exact(const AttendProblem&, Stream) { refuse(); }
 int launch_split_rows(const float*, std::int64_t, std::int64_t, void*, Stream) { refuse(); }
 int launch_join_rows(const JoinRowsProblem&, Stream) { refuse(); }
+int launch_rms_norm_exact(const NormProblem&, Stream) { refuse(); }
+int launch_exact_product(const ExactProductProblem&, Stream) { refuse(); }
 int launch_embed(const std::int32_t*, std::int64_t, const void*, DType, std::int64_t, float*, Stream) { refuse(); }
 int launch_rms_norm(const NormProblem&, Stream) { refuse(); }
 int launch_gate(const void*, DType, std::int64_t, std::int64_t, void*, DType, Stream) { refuse(); }

@@ -60,6 +60,9 @@ struct MatmulProblem {
   ActivationView x;
   WeightView w;
   MatmulEpilogue epilogue;
+  /// x, which is not codes, times the weight's values in fp32, summed in fp64 and rounded once: the order of sums does not show, and so
+  /// neither instruction set nor device do; slower.
+  bool in_fp64 = false;
 };
 
 /// A part of y. n_begin is a multiple of the row's n_step.

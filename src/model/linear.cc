@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "model/cuda/device_linear.h"
 #include "narrow/error.h"
+#include "ops/matmul.h"
 
 namespace narrow::model {
 namespace {
@@ -31,7 +33,7 @@ bool has_fast_product(const Linear& linear, const Scheme& activation) {
 
 }  // namespace
 
-void set_rounding(Linear& linear, const ActivationRecipe& recipe) {
+void set_rounding(Linear& linear, const ActivationRecipe& recipe, bool keeps_fp32) {
   const std::optional<ActivationScheme> activation = recipe.scheme_of(linear.module);
   if (!activation) return;
   InputRounding rounding{*activation, saturating(), {}};
@@ -52,6 +54,10 @@ void set_rounding(Linear& linear, const ActivationRecipe& recipe) {
     }
   }
   linear.multiplies_codes = !activation->scheme.has_outer_scale && has_fast_product(linear, activation->scheme);
+  // Integer codes that a device multiplies as well have the same bits there.
+  const bool exact = linear.multiplies_codes && activation->scheme.element == kInt8 &&
+                     multiplies_codes(linear.weight.scheme, *activation, linear.weight.n, linear.weight.k);
+  linear.in_fp64 = keeps_fp32 && !exact;
   linear.rounding = std::move(rounding);
 }
 
@@ -73,9 +79,9 @@ Tensor LinearInput::through(const Linear& linear, const std::optional<Tensor>& r
   }
   if (!linear.rounding) return matmul(x_, linear.weight, options);
   const QuantizedTensor& codes = rounded(*linear.rounding);
-  if (linear.multiplies_codes) return matmul(codes, linear.weight, options);
+  if (linear.multiplies_codes && !linear.in_fp64) return matmul(codes, linear.weight, options);
   if (!values_) values_ = dequantize(codes);
-  return matmul(*values_, linear.weight, options);
+  return linear.in_fp64 ? matmul_in_fp64(*values_, linear.weight, options) : matmul(*values_, linear.weight, options);
 }
 
 }  // namespace narrow::model

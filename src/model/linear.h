@@ -23,10 +23,13 @@ struct Linear {
   std::optional<InputRounding> rounding{};
   bool rounds_to_bf16 = false;    ///< of dense bf16 weights
   bool multiplies_codes = false;  ///< a fast row of the table takes the rounded input's codes; else its exact fp32 values are multiplied
+  /// Products of the rounded input's values are summed in fp64: another last bit may round to another code of the next layer's input, and
+  /// then texts do not stay the same on another device. Sums of integer codes are exact as they are.
+  bool in_fp64 = false;
 };
 
-/// Sets the rounding; throws InvalidArgument where a static one has no scale.
-void set_rounding(Linear& linear, const ActivationRecipe& recipe);
+/// Sets the rounding, and in_fp64 where fp32 is to be kept; throws InvalidArgument where a static one has no scale.
+void set_rounding(Linear& linear, const ActivationRecipe& recipe, bool keeps_fp32);
 
 /// The input of several Linear layers; what it is rounded to is kept for the next one that asks for the same.
 class LinearInput {

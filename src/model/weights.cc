@@ -109,7 +109,7 @@ class Loader {
       quantized = false;
     }
     if (checkpoint_.contains(module + ".bias")) result.bias = norm(module + ".bias", n);
-    if (activations_ && quantized) set_rounding(result, *activations_);
+    if (activations_ && quantized) set_rounding(result, *activations_, state_->keeps_fp32);
     if (info != nullptr) {
       LinearInfo about{.module = module, .weight = result.weight.scheme, .n = n, .k = k, .bytes = bytes};
       if (result.rounding) about.activation = result.rounding->activation;

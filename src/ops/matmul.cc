@@ -216,6 +216,14 @@ Tensor matmul(const QuantizedTensor& x, const PreparedWeight& w, const MatmulOpt
 void matmul_into(const Tensor& x, const PreparedWeight& w, Tensor& y, const MatmulOptions& options) { product(x, w, options, &y); }
 void matmul_into(const QuantizedTensor& x, const PreparedWeight& w, Tensor& y, const MatmulOptions& options) { product(x, w, options, &y); }
 
+Tensor matmul_in_fp64(const Tensor& x, const PreparedWeight& w, const MatmulOptions& options) {
+  MatmulProblem problem;
+  problem.x.data = x.data();
+  problem.x.row_stride = w.k;
+  problem.in_fp64 = true;
+  return multiply(problem, w, options, x.shape(), nullptr);
+}
+
 std::vector<MatmulChoice> explain_matmul(std::int64_t m, std::int64_t n, std::int64_t k, const Scheme& weight, const MatmulOptions& options,
                                          DType x) {
   MatmulProblem problem;

@@ -145,7 +145,8 @@ constexpr const char* kSchemes[] = {"",
                                     "mxfp4",
                                     "nvfp4"};
 
-/// One or two more of every family, and inputs in int8: their products are exact, and everything between them has the CPU's bits.
+/// One or two more of every family, and inputs that are rounded, so that another last bit may become another code: their products are
+/// exact, or summed in fp64, and everything between them has the CPU's bits.
 constexpr const char* kMoreSchemes[] = {"int8:row:asym",
                                         "int8:block128",
                                         "int3:block32:asym",
@@ -161,7 +162,11 @@ constexpr const char* kMoreSchemes[] = {"int8:row:asym",
                                         "msfp12",
                                         "nf4:block64",
                                         "W8A8",
-                                        "W4A8"};
+                                        "W4A8",
+                                        "FP8_DYNAMIC",
+                                        "FP8_BLOCK",
+                                        "MXFP8",
+                                        "MXFP4"};
 
 TEST(Texts, AreTheCpusButForTies) {
   NARROW_REQUIRE_DEVICE();

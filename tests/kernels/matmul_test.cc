@@ -207,6 +207,32 @@ TEST(MatmulRows, FloatsStayWithinTheBound) {
     }
 }
 
+/// The same order of sums in fp64 gives the same bits, whatever the instruction set; every scheme in panels has a fast row.
+TEST(MatmulRows, SumsInFp64EqualTheReference) {
+  FastRows fast;
+  Random random{std::mt19937(13)};
+  for (int round = 0; round < 3; ++round)
+    for (const Scheme& scheme : standard_schemes()) {
+      const Shape sizes = random_sizes(random);
+      Case c;
+      c.w = prepare(quantize(random.tensor({sizes[1], sizes[2]}), scheme));
+      c.x = random.tensor({sizes[0], sizes[2]});
+      c.problem.x.data = c.x.data();
+      c.problem.x.row_stride = sizes[2];
+      c.problem.in_fp64 = true;
+      c.finish(sizes, DType::kF32);
+      random_epilogue(random, c, sizes);
+      c.problem.epilogue.activation = Activation::kNone;
+      const auto exact = c.run(reference::kMatmul);
+      int rows = 0;
+      fast.each_that_accepts(c.problem, [&](const MatmulKernel& kernel) {
+        ++rows;
+        EXPECT_EQ(c.run(kernel), exact) << kernel.name << " " << scheme.to_string() << " " << to_string(sizes);
+      });
+      EXPECT_TRUE(rows > 0 || c.w.layout != WeightLayout::kPanels || !cpu_supports(Isa::kAvx2)) << scheme.to_string();
+    }
+}
+
 /// One row whose values span many powers of two, with zeros: what rows make of their common range must not show. One large value among
 /// small ones stands where most weights are zero, so that the sum is of the small ones.
 TEST(MatmulRows, RowsOfAnyRangeStayWithinTheBound) {

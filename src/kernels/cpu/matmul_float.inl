@@ -1,7 +1,8 @@
 // Panels x fp32: y[m, n] = sum_k x[m, k] * decode(w[n, k]), fp32 FMA, one lane per output. Included in a leaf's namespace after
 // matmul_gemv.inl. Requires: the layout of kernels/panels.h, packed rows of fp32 padded with zeros to a multiple of 32 k.
 //   up to 4 rows: matmul_gemv.inl; bound by the memory that holds the weight;
-//   more rows:    256 k x 64 outputs are decoded once into the second-level cache, then 6 x 64 register tiles; bound by FMA.
+//   more rows:    256 k x 64 outputs are decoded once into the second-level cache, then 6 x 64 register tiles; bound by FMA;
+//   in_fp64:      any number of rows as more rows, with sums in fp64.
 // Meaning: reference/matmul.cc, within the bound of docs/numerics.md.
 
 constexpr int kChunk = 256;  // k decoded at once: 256 x 64 fp32 = 64 KiB
@@ -59,13 +60,54 @@ void tile(int rows, const float* const* x, std::int64_t offset, std::int64_t cou
   for (int first = 0; first < kLanes; first += kTileParts * kPart) tile_parts<kRows>(x, offset, count, w + first, sums + first);
 }
 
+/// The same in fp64, where products of fp32 are exact.
+template <int kRows>
+void tile(int rows, const float* const* x, std::int64_t offset, std::int64_t count, const float* w, double* sums) {
+  if constexpr (kRows > 1)
+    if (rows < kRows) return tile<kRows - 1>(rows, x, offset, count, w, sums);
+  constexpr int kWide = 8;
+  using Floats [[gnu::vector_size(kWide * 4)]] = float;
+  using Doubles [[gnu::vector_size(kWide * 8)]] = double;
+  for (int first = 0; first < kLanes; first += kWide) {
+    Doubles sum[kRows];
+    for (int r = 0; r < kRows; ++r) __builtin_memcpy(&sum[r], sums + r * kLanes + first, sizeof(Doubles));
+    for (std::int64_t k = 0; k < count; ++k) {
+      Floats values;
+      __builtin_memcpy(&values, w + k * kLanes + first, sizeof(Floats));
+      const Doubles wide = __builtin_convertvector(values, Doubles);
+      for (int r = 0; r < kRows; ++r) sum[r] += static_cast<double>(x[r][offset + k]) * wide;
+    }
+    for (int r = 0; r < kRows; ++r) __builtin_memcpy(sums + r * kLanes + first, &sum[r], sizeof(Doubles));
+  }
+}
+
+using DecodePart = void (*)(const cpu::FloatTask&, const FloatPanel&, std::int64_t begin, std::int64_t end, float* out);
+
+/// sums[row][64] of all k, fp32 or fp64. x: the first row; chunk: room for kChunk decoded k.
+template <typename Sum>
+void multiply_many(const cpu::FloatTask& task, const FloatPanel& panel, DecodePart decode, const float* x, std::int64_t rows, float* chunk,
+                   Sum* sums) {
+  for (std::int64_t i = 0; i < rows * kLanes; ++i) sums[i] = Sum{0};
+  for (std::int64_t begin = 0; begin < task.groups; begin += kChunk / 32) {
+    const std::int64_t end = begin + kChunk / 32 < task.groups ? begin + kChunk / 32 : task.groups;
+    for (int first = 0; first < kLanes; first += kPart)
+      decode(task, {panel.codes + first * 4, panel.scales, panel.zero_points, panel.first_scale + first}, begin, end, chunk + first);
+    for (std::int64_t row = 0; row < rows; row += kTileRows) {
+      const float* pointers[kTileRows];
+      for (int r = 0; r < kTileRows; ++r) pointers[r] = x + (row + r < rows ? row + r : 0) * task.x_stride;
+      const int count = static_cast<int>(rows - row < kTileRows ? rows - row : kTileRows);
+      tile<kTileRows>(count, pointers, begin * 32, (end - begin) * 32, chunk, sums + row * kLanes);
+    }
+  }
+}
+
 // ---- a tile of y ----
 
 constexpr std::int64_t kFloatRows = 240;  // of a tile of y: its sums take 60 KiB beside the decoded chunk
 
 inline std::size_t float_scratch_bytes(const MatmulProblem& problem) {
   const std::int64_t rows = problem.m < kFloatRows ? problem.m : kFloatRows;
-  return static_cast<std::size_t>((kChunk + rows + kTileRows) * kLanes * 4);
+  return static_cast<std::size_t>((kChunk + (rows + kTileRows) * (problem.in_fp64 ? 2 : 1)) * kLanes * 4);
 }
 
 template <typename Decoder>
@@ -77,10 +119,14 @@ void float_run(const MatmulProblem& problem, const MatmulTile& part, const std::
   const auto* x = reinterpret_cast<const float*>(packed + task.x_offset);
   const auto* x_scales = reinterpret_cast<const float*>(packed + task.x_scales_offset);
   float* sums = reinterpret_cast<float*>(scratch);
+  double* wide_sums = reinterpret_cast<double*>(scratch);
   const std::int64_t rows = part.m_end - part.m_begin;
+  float* chunk = sums + (rows + kTileRows) * kLanes * (problem.in_fp64 ? 2 : 1);
   const auto row_at = [&](std::int64_t row) { return x + (part.m_begin + (row < rows ? row : 0)) * task.x_stride; };
 
-  if (rows <= 4) {
+  if (problem.in_fp64) {
+    multiply_many(task, panel, decode_part<Decoder>, row_at(0), rows, chunk, wide_sums);
+  } else if (rows <= 4) {
     constexpr bool kTables = Decoder::kBits <= 2 && !Decoder::kZero;
     constexpr bool kNarrow = Decoder::kBits >= 2 && Decoder::kBits <= 4 && !Decoder::kZero;
     constexpr bool kDigits = kDigitRows && (kNarrow || std::is_same_v<Decoder, Int8Decoder>);
@@ -103,23 +149,12 @@ void float_run(const MatmulProblem& problem, const MatmulTile& part, const std::
       gemv(task, panel, DecodedRows<Decoder, 4>{Decoder(task), {row_at(0), row_at(1), row_at(2), row_at(3)}}, sums);
     }
   } else {
-    float* chunk = sums + (rows + kTileRows) * kLanes;
-    for (std::int64_t i = 0; i < rows * kLanes; ++i) sums[i] = 0.0f;
-    for (std::int64_t begin = 0; begin < task.groups; begin += kChunk / 32) {
-      const std::int64_t end = begin + kChunk / 32 < task.groups ? begin + kChunk / 32 : task.groups;
-      for (int first = 0; first < kLanes; first += kPart)
-        decode_part<Decoder>(task, {panel.codes + first * 4, panel.scales, panel.zero_points, panel.first_scale + first}, begin, end,
-                             chunk + first);
-      for (std::int64_t row = 0; row < rows; row += kTileRows) {
-        const float* pointers[kTileRows];
-        for (int r = 0; r < kTileRows; ++r) pointers[r] = row_at(row + r);
-        const int count = static_cast<int>(rows - row < kTileRows ? rows - row : kTileRows);
-        tile<kTileRows>(count, pointers, begin * 32, (end - begin) * 32, chunk, sums + row * kLanes);
-      }
-    }
+    multiply_many(task, panel, decode_part<Decoder>, row_at(0), rows, chunk, sums);
   }
   for (std::int64_t row = 0; row < rows; ++row) {
-    float* values = sums + row * kLanes;
+    float* values = problem.in_fp64 ? chunk : sums + row * kLanes;
+    if (problem.in_fp64)
+      for (int i = 0; i < kLanes; ++i) values[i] = static_cast<float>(wide_sums[row * kLanes + i]);
     const std::int64_t m = part.m_begin + row;
     if (problem.x.quantized || task.normalized)
       for (int i = 0; i < kLanes; ++i) values[i] = values[i] * x_scales[m];

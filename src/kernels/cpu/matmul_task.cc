@@ -69,10 +69,13 @@ bool set_byte_table(const Format& element, FloatTask& task) {
   return false;
 }
 
+/// Whether the ways of one row may be taken, whose sums have fp32's rounding.
+bool has_one_row(const MatmulProblem& problem) { return problem.m == 1 && !problem.in_fp64; }
+
 /// Two bf16 leave 2^-18 of an activation, which K 2^-25 allows from K = 128 on.
 bool has_pairs(const MatmulProblem& problem, const FloatTask& task) {
   const Format& element = problem.w.scheme.element;
-  return problem.m == 1 && problem.k >= 128 && !problem.x.quantized && task.halves_per_block > 1 && element.is_float() &&
+  return has_one_row(problem) && problem.k >= 128 && !problem.x.quantized && task.halves_per_block > 1 && element.is_float() &&
          (element.bits == 5 || element.bits == 6);
 }
 
@@ -101,11 +104,11 @@ FloatTask float_task(const MatmulProblem& problem) {
     }
   const std::int64_t end = task.x_offset + align64(problem.m * task.x_stride * 4);
   if (has_pairs(problem, task)) task.pairs_offset = end;
-  if (problem.m == 1 && element.bits == 8 && element.is_integer() && element.is_signed && task.halves_per_block > 1) {
+  if (has_one_row(problem) && element.bits == 8 && element.is_integer() && element.is_signed && task.halves_per_block > 1) {
     task.digits_offset = end;
     task.byte_offset = 128;
   }
-  if (problem.m == 1 && element.bits <= 4 && !problem.w.scheme.asymmetric) {
+  if (has_one_row(problem) && element.bits <= 4 && !problem.w.scheme.asymmetric) {
     if (element.bits <= 2) task.tables_offset = end;  // a leaf takes one or the other
     const bool large_blocks = element.bits >= 2 && task.halves_per_block > 1;
     if ((element.bits == 4 || large_blocks) && set_byte_table(element, task)) task.digits_offset = end;
@@ -321,7 +324,8 @@ void float_pack_rows(const MatmulProblem& problem, std::int64_t m_begin, std::in
       pack_values(problem.x, row, problem.k, out);
     }
     std::fill(out + problem.k, out + task.groups * kGroup, 0.0f);
-    if (problem.m == 1 && !problem.x.quantized && panels::stored_bits(element) == 8 && element.is_float() && element.exponent_bits <= 5)
+    if (has_one_row(problem) && !problem.x.quantized && panels::stored_bits(element) == 8 && element.is_float() &&
+        element.exponent_bits <= 5)
       task.normalized = normalize_row(out, problem.k, task.factor, row_scale);
   }
 }
@@ -391,7 +395,7 @@ void integer_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64
 }
 
 bool accepts_bf16(const MatmulProblem& problem) {
-  return !problem.x.quantized && problem.x.dtype == DType::kBf16 && problem.w.layout == WeightLayout::kPanels &&
+  return !problem.in_fp64 && !problem.x.quantized && problem.x.dtype == DType::kBf16 && problem.w.layout == WeightLayout::kPanels &&
          problem.w.scheme.element == kBf16 && !problem.w.scheme.has_scales();
 }
 

@@ -3,7 +3,8 @@
 /// integer x integer: exact sums of (code_x - zero_x) * (code_w - zero_w) over each run of k in which neither scale changes;
 ///   v = sum over the runs, in order, v = fma(sum, s, v), s the product of the scales that vary along k;
 ///   then v * (scale_x * scale_w) of the scales that do not. Without any scale along k: v = sum * (scale_x * scale_w).
-/// other pairs: y64 = sum of x * w over the exactly dequantized values, in fp64, rounded once to fp32.
+/// other pairs: y64 = sum of x * w over the exactly dequantized values, in fp64, rounded once to fp32; in_fp64: over those of dequantize,
+///   which are fp32.
 
 #include "kernels/matmul.h"
 
@@ -97,7 +98,8 @@ Sum float_sum(const MatmulProblem& problem, std::int64_t row, std::int64_t n) {
   double total = 0.0;
   for (std::int64_t k = 0; k < problem.k; ++k) {
     const Element x = activation_at(problem.x, row, k), w = weight_at(problem, n, k);
-    total += (x.code_value * x.scale) * (w.code_value * w.scale);
+    const double value = w.code_value * w.scale;
+    total += (x.code_value * x.scale) * (problem.in_fp64 ? static_cast<double>(static_cast<float>(value)) : value);
   }
   return {0, static_cast<float>(total)};
 }

@@ -8,6 +8,7 @@
 
 #include "device/cuda/runtime.h"
 #include "kernels/cuda/decoder/exact.h"
+#include "model/cuda/views.h"
 #include "model/kv_cache.h"
 #include "model/rope.h"
 #include "narrow/error.h"
@@ -20,9 +21,6 @@ using cuda::check;
 /// Rows of a sequence from which tiles of 128 pay.
 constexpr std::int64_t kTileWorth = 16;
 
-Tensor view(const Buffer& buffer, DType type, Shape shape) {
-  return Tensor::borrow(buffer.data(), type, std::move(shape), {}, buffer.device());
-}
 Tensor first_rows(const Tensor& x, std::int64_t rows) { return Tensor::borrow(x.data(), x.dtype(), {rows, x.shape()[1]}, {}, x.device()); }
 std::int64_t qkv_width(const ModelConfig& c) { return (c.heads + 2 * c.kv_heads) * c.head_dim; }
 std::size_t bytes(std::int64_t count) { return static_cast<std::size_t>(count); }
@@ -91,8 +89,12 @@ PassScratch PassScratch::allocate(const DeviceWeights& weights, std::int64_t row
   s.picked = Buffer::allocate(bytes(logit_rows * config.hidden * 4), device);
   if (config.experts) s.experts = ExpertsScratch::allocate(config, rows, device);
   const std::int64_t most_outputs = std::max({qkv_width(config), config.hidden, 2 * config.intermediate, config.vocabulary});
+  std::int64_t most_decoded = weights.head.decoded_weights(rows);
+  for (const DeviceLayer& layer : weights.layers)
+    for (const DeviceLinear* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
+      most_decoded = std::max(most_decoded, linear->decoded_weights(rows));
   s.input = InputScratch::allocate(rows, std::max({config.hidden, config.intermediate, config.heads * config.head_dim}),
-                                   weights.keeps_fp32 ? most_outputs : 0, device);
+                                   weights.keeps_fp32 ? most_outputs : 0, most_decoded, device);
   return s;
 }
 

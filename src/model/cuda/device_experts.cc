@@ -8,6 +8,7 @@
 #include "device/cuda/runtime.h"
 #include "kernels/cuda/decoder/experts.h"
 #include "model/cuda/device_linear.h"
+#include "model/cuda/views.h"
 #include "narrow/error.h"
 
 namespace narrow::model {
@@ -15,11 +16,6 @@ namespace {
 
 using cuda::check;
 using cuda::Stream;
-
-Buffer part_of(const Buffer& buffer, std::size_t bytes) { return Buffer::borrow(buffer.data(), bytes, buffer.device()); }
-Tensor view(const Buffer& buffer, DType type, Shape shape) {
-  return Tensor::borrow(buffer.data(), type, std::move(shape), {}, buffer.device());
-}
 
 /// Matrices of one scheme and width, one below the other, as a batch of `groups`.
 QuantizedTensor stacked(std::span<const QuantizedTensor> parts, std::int64_t groups) {

@@ -7,6 +7,7 @@
 
 #include "device/cuda/runtime.h"
 #include "kernels/cuda/decoder/exact.h"
+#include "model/cuda/views.h"
 #include "narrow/error.h"
 
 namespace narrow::model {
@@ -17,62 +18,87 @@ using cuda::Stream;
 
 std::size_t bytes_of(DType type) { return static_cast<std::size_t>(bits_of(type)) / 8; }
 
-Tensor view(const Buffer& buffer, DType type, Shape shape) {
-  return Tensor::borrow(buffer.data(), type, std::move(shape), {}, buffer.device());
-}
-Buffer part_of(const Buffer& buffer, std::size_t bytes) { return Buffer::borrow(buffer.data(), bytes, buffer.device()); }
+constexpr std::int64_t kExactFewRows = 64;
 
 bool is_dense(const Scheme& scheme) { return !scheme.has_scales() && (scheme.element == kFp16 || scheme.element == kBf16); }
 
 bool is_fp32(const Linear& layer) { return !layer.weight.scheme.has_scales() && layer.weight.scheme.element.bits == 32; }
 
-/// Values in 16 bits as a weight.
-QuantizedTensor dense_weight(const Tensor& values) {
-  Scheme scheme;
-  scheme.element = values.dtype() == DType::kBf16 ? kBf16 : kFp16;
-  scheme.granularity = Granularity::none();
-  QuantizedTensor q = allocate_quantized(scheme, values.shape());
-  std::memcpy(q.codes.data(), values.data(), values.byte_size());
-  return q;
+/// A layer's weight in the host's memory: its codes, or the values of a dense one, which become the scheme's 16 bits on the device.
+struct StoredWeight {
+  QuantizedTensor q;  ///< of dense ones scheme and shape alone
+  std::optional<Tensor> dense{};
+};
+
+StoredWeight dense_weight(Tensor values, DType type) {
+  StoredWeight weight;
+  weight.q.scheme.element = type == DType::kBf16 ? kBf16 : kFp16;
+  weight.q.scheme.granularity = Granularity::none();
+  weight.q.shape = values.shape();
+  weight.dense = std::move(values);
+  return weight;
 }
 
-/// The canonical weight. Dense ones come in the type of their input.
-QuantizedTensor weight_of(const Linear& layer, DType type) {
-  if (!is_fp32(layer) && !is_dense(layer.weight.scheme)) return with_row_scales(unprepare(layer.weight));
-  return dense_weight(convert(unprepare_dense(layer.weight), type));
+/// Dense weights come in the type of their input.
+StoredWeight weight_of(const Linear& layer, DType type) {
+  if (!is_fp32(layer) && !is_dense(layer.weight.scheme)) return {with_row_scales(unprepare(layer.weight))};
+  return dense_weight(unprepare_dense(layer.weight), type);
 }
 
 /// What fp16 leaves of a dense weight, times 2^11.
-QuantizedTensor low_weight_of(const Linear& layer) {
+StoredWeight low_weight_of(const Linear& layer) {
   Tensor values = convert(unprepare_dense(layer.weight), DType::kF32);
   const Tensor high = convert(convert(values, DType::kF16), DType::kF32);
   for (std::int64_t i = 0; i < values.size(); ++i) values.as<float>()[i] = (values.as<float>()[i] - high.as<float>()[i]) * 0x1p11f;
-  return dense_weight(convert(values, DType::kF16));
+  return dense_weight(std::move(values), DType::kF16);
 }
 
-bool can_join(std::span<const QuantizedTensor> weights) {
-  const Scheme& scheme = weights.front().scheme;
+/// Whether exact products of so many rows take the weight's codes; else its values, decoded before: many rows would decode them again
+/// and again.
+bool reads_codes(const DeviceQuantized& w, std::int64_t rows) {
+  const Granularity& g = w.scheme.granularity;
+  return rows <= kExactFewRows && w.scheme.element == kFp8E4m3 && w.scheme.scale == kFp32 && !w.scheme.asymmetric &&
+         !w.scheme.has_outer_scale && w.shape[1] % 16 == 0 &&
+         (g == Granularity::row() || g == Granularity::block(128) || g == Granularity::block(128, 128));
+}
+
+bool can_join(std::span<const StoredWeight> weights) {
+  const Scheme& scheme = weights.front().q.scheme;
   const Granularity& g = scheme.granularity;
-  for (const QuantizedTensor& w : weights)
-    if (w.scheme != scheme || (g.kind == Granularity::Kind::kRectangle && (g.rows == 0 || w.shape[0] % g.rows != 0))) return false;
+  for (const StoredWeight& w : weights)
+    if (w.q.scheme != scheme || (g.kind == Granularity::Kind::kRectangle && (g.rows == 0 || w.q.shape[0] % g.rows != 0))) return false;
   return !scheme.has_outer_scale && g.kind != Granularity::Kind::kTensor;
 }
 
-QuantizedTensor join(std::span<const QuantizedTensor> weights) {
-  if (weights.size() == 1) return weights.front();
+/// The weights on the device, one below the other. Waits.
+DeviceQuantized join(std::span<const StoredWeight> weights, Device device, Stream stream) {
+  const QuantizedTensor& first = weights.front().q;
   std::int64_t n = 0;
-  for (const QuantizedTensor& w : weights) n += w.shape[0];
-  QuantizedTensor all = allocate_quantized(weights.front().scheme, {n, weights.front().shape[1]});
+  for (const StoredWeight& w : weights) n += w.q.shape[0];
+  DeviceQuantized all = cuda::allocate_quantized(first.scheme, {n, first.shape[1]}, device);
   std::size_t codes = 0, scales = 0, zeros = 0;
-  const auto append = [](const Buffer& to, const Buffer& from, std::size_t& at) {
-    if (from.size() > 0) std::memcpy(to.data() + at, from.data(), from.size());
+  const auto append = [&](const Buffer& to, const Buffer& from, std::size_t& at) {
+    cuda::copy_bytes(to.data() + at, from.data(), from.size(), stream);
     at += from.size();
   };
-  for (const QuantizedTensor& w : weights) {
-    append(all.codes, w.codes, codes);
-    append(all.scales, w.scales, scales);
-    append(all.zero_points, w.zero_points, zeros);
+  for (const StoredWeight& w : weights) {
+    append(all.codes, w.q.codes, codes);
+    append(all.scales, w.q.scales, scales);
+    append(all.zero_points, w.q.zero_points, zeros);
+    if (!w.dense) continue;
+    const Tensor part =
+        Tensor::borrow(all.codes.data() + codes, first.scheme.element == kBf16 ? DType::kBf16 : DType::kF16, w.q.shape, {}, device);
+    if (w.dense->dtype() == part.dtype()) {
+      cuda::copy_bytes(part.data(), w.dense->data(), part.byte_size(), stream);
+    } else {
+      const Tensor values = cuda::to_device(*w.dense, device, stream);
+      cuda::convert(values, part, stream);
+      cuda::synchronize(stream);  // before the memory of values goes
+    }
+    codes += part.byte_size();
   }
+  if (first.scheme.has_outer_scale) cuda::copy_bytes(all.outer_scale.data(), &first.outer_scale, sizeof(float), stream);
+  cuda::synchronize(stream);
   return all;
 }
 
@@ -139,7 +165,8 @@ Tensor columns(const Tensor& y, std::int64_t first, std::int64_t n) {
   return Tensor::borrow(y.data() + static_cast<std::size_t>(first) * bytes_of(y.dtype()), y.dtype(), {rows, n}, {all, 1}, y.device());
 }
 
-InputScratch InputScratch::allocate(std::int64_t rows, std::int64_t widest, std::int64_t most_outputs, Device device) {
+InputScratch InputScratch::allocate(std::int64_t rows, std::int64_t widest, std::int64_t most_outputs, std::int64_t most_decoded,
+                                    Device device) {
   const bool splits = most_outputs > 0;
   constexpr std::int64_t kSumRows = 256;  // of the layer with most outputs; of the others more
   const std::size_t values = static_cast<std::size_t>(rows * (widest + 64));
@@ -155,6 +182,7 @@ InputScratch InputScratch::allocate(std::int64_t rows, std::int64_t widest, std:
   weight.is_prepared = true;
   scratch.workspace = Buffer::allocate(cuda::weight_matmul_workspace(splits ? 2 * rows : rows, weight), device);
   scratch.sums = Buffer::allocate(static_cast<std::size_t>(4 * std::min(rows, kSumRows) * most_outputs) * sizeof(float), device);
+  scratch.weights = Buffer::allocate(static_cast<std::size_t>(most_decoded) * sizeof(float), device);
   return scratch;
 }
 
@@ -177,18 +205,25 @@ DeviceLinear::DeviceLinear(std::span<const Linear* const> layers, Device device,
     });
     multiplies_codes_ = multiplies_codes_ && may_multiply_codes(keeps_fp32);
   }
-  splits_ = keeps_fp32 && !multiplies_codes_;
+  in_fp64_ = keeps_fp32 && rounding_ && !multiplies_codes_;
+  splits_ = keeps_fp32 && !rounding_;
   if (static_scale_) static_scale_ = cuda::to_device(*static_scale_, device, stream);
-  std::vector<QuantizedTensor> weights;
-  for (std::size_t i = 0; i < layers.size(); ++i)
-    weights.push_back(!replaced.empty() && replaced[i] != nullptr ? with_row_scales(*replaced[i]) : weight_of(*layers[i], input_));
+  std::vector<StoredWeight> weights;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (!replaced.empty() && replaced[i] != nullptr)
+      weights.push_back({with_row_scales(*replaced[i])});
+    else if (in_fp64_)
+      weights.push_back({with_row_scales(unprepare(layers[i]->weight))});
+    else
+      weights.push_back(weight_of(*layers[i], input_));
+  }
   const auto add_joined = [&](std::size_t begin, std::size_t count) {
     const std::span<const Linear* const> some = layers.subspan(begin, count);
-    add(cuda::to_device(join(std::span(weights).subspan(begin, count)), device, stream), join_biases(some, device, stream), stream);
+    add(join(std::span(weights).subspan(begin, count), device, stream), join_biases(some, device, stream), stream);
     if (!splits_ || std::none_of(some.begin(), some.end(), [](const Linear* layer) { return is_fp32(*layer); })) return;
-    std::vector<QuantizedTensor> low;
+    std::vector<StoredWeight> low;
     for (const Linear* layer : some) low.push_back(low_weight_of(*layer));
-    pieces_.back().low = cuda::prepare_weight(cuda::to_device(join(low), device, stream), stream);
+    pieces_.back().low = cuda::prepare_weight(join(low, device, stream), stream);
     cuda::synchronize(stream);
   };
   if (can_join(weights))
@@ -206,7 +241,8 @@ DeviceLinear::DeviceLinear(const DeviceQuantized& weight, const std::optional<Ac
     set_rounding({*activation, {}, {}});
     multiplies_codes_ = multiplies_codes(weight.scheme, *activation, weight.shape[0], k_) && may_multiply_codes(keeps_fp32);
   }
-  splits_ = keeps_fp32 && !multiplies_codes_;
+  in_fp64_ = keeps_fp32 && rounding_ && !multiplies_codes_;
+  splits_ = keeps_fp32 && !rounding_;
   add(weight, std::nullopt, stream);
 }
 
@@ -228,6 +264,8 @@ void DeviceLinear::add(const DeviceQuantized& weight, const std::optional<Tensor
     piece.weight = cuda::prepare_int4(weight, stream);
   else if (multiplies_codes_)
     piece.weight = cuda::prepare_fp8(weight, stream);
+  else if (in_fp64_)
+    piece.weight = weight;
   else
     piece.weight = cuda::prepare_weight(weight, stream);
   cuda::synchronize(stream);  // canonical bytes may go now
@@ -246,8 +284,18 @@ std::uint64_t DeviceLinear::byte_size() const {
       bytes += int8->codes.size() + int8->scales.size();
     else if (const auto* int4 = std::get_if<cuda::Int4Weight>(&piece.weight))
       bytes += int4->byte_size();
+    else if (const auto* q = std::get_if<DeviceQuantized>(&piece.weight))
+      bytes += q->codes.size() + q->scales.size() + q->zero_points.size();
   }
   return bytes;
+}
+
+std::int64_t DeviceLinear::decoded_weights(std::int64_t rows) const {
+  std::int64_t most = 0;
+  for (const Piece& piece : pieces_)
+    if (const auto* q = std::get_if<DeviceQuantized>(&piece.weight); q != nullptr && !reads_codes(*q, rows))
+      most = std::max(most, piece.n * k_);
+  return most;
 }
 
 const cuda::DeviceWeight* DeviceLinear::plain_weight() const {
@@ -260,7 +308,7 @@ DType DeviceLinear::source_type(bool many) const {
   return many ? DType::kF16 : DType::kF32;
 }
 
-Tensor source_values(const DeviceSource& source, DType type, const Buffer& to, Stream stream) {
+Tensor source_values(const DeviceSource& source, DType type, const Buffer& to, Stream stream, bool exact) {
   const std::int64_t rows = source.x.shape()[0], width = source.x.shape()[1];
   if (source.op == DeviceSource::Op::kValues && source.x.dtype() == type) return source.x;
   const std::int64_t k = source.op == DeviceSource::Op::kGate ? width / 2 : width;
@@ -276,7 +324,7 @@ Tensor source_values(const DeviceSource& source, DType type, const Buffer& to, S
       problem.epsilon = source.epsilon;
       problem.y = y.data();
       problem.y_type = type;
-      cuda::check(cuda::launch_rms_norm(problem, stream), "rms_norm");
+      cuda::check((exact ? cuda::launch_rms_norm_exact : cuda::launch_rms_norm)(problem, stream), "rms_norm");
       break;
     }
     case DeviceSource::Op::kGate:
@@ -289,16 +337,16 @@ Tensor source_values(const DeviceSource& source, DType type, const Buffer& to, S
 
 void DeviceLinear::run(const DeviceSource& source, const InputScratch& scratch, const Tensor& y, Stream stream,
                        const std::optional<Tensor>& residual) const {
-  if (takes_codes()) return run_codes(source, scratch, y, stream, residual);
+  if (multiplies_codes_) return run_codes(source, scratch, y, stream, residual);
   if (!rounding_ && !splits_) return run_values(source_values(source, input_, scratch.values, stream), scratch, y, stream, residual);
-  const Tensor values = source_values(source, DType::kF32, scratch.values, stream);
+  const Tensor values = source_values(source, DType::kF32, scratch.values, stream, in_fp64_);
   if (!rounding_) return run_split(values, scratch.rounded, scratch, y, stream, residual);
-  // Rounded to a scheme that no product of codes takes: its values in 16 bits, or split.
+  // Rounded to a scheme that no product of codes takes: its values in 16 bits, or exact products of them.
   const Tensor rounded = view(scratch.rounded, DType::kF32, values.shape());
   cuda::QuantizeOptions options;
   options.scales = static_scale_;
   cuda::fake_quantize(values, rounded, *rounding_, stream, options);
-  if (splits_) return run_split(rounded, scratch.values, scratch, y, stream, residual);
+  if (in_fp64_) return run_exact(rounded, scratch, y, stream, residual);
   const Tensor x = view(scratch.values, input_, values.shape());
   cuda::convert(rounded, x, stream);
   run_values(x, scratch, y, stream, residual);
@@ -340,6 +388,30 @@ void DeviceLinear::run_split(const Tensor& x, const Buffer& parts, const InputSc
       problem.y = y.as<float>() + to;
       cuda::check(cuda::launch_join_rows(problem, stream), "join_rows");
     }
+  }
+}
+
+void DeviceLinear::run_exact(const Tensor& x, const InputScratch& scratch, const Tensor& y, Stream stream,
+                             const std::optional<Tensor>& residual) const {
+  for (const Piece& piece : pieces_) {
+    const auto& weight = std::get<DeviceQuantized>(piece.weight);
+    cuda::ExactProductProblem problem{.rows = x.shape()[0], .n = piece.n, .k = k_, .x = x.as<float>()};
+    if (reads_codes(weight, problem.rows)) {
+      const bool by_row = weight.scheme.granularity == Granularity::row();
+      problem.codes = weight.codes.as<std::uint8_t>();
+      problem.scales = weight.scales.as<float>();
+      problem.scale_row_shift = weight.scheme.granularity == Granularity::block(128, 128) ? 7 : 0;
+      problem.scale_pitch = by_row ? 1 : (k_ + 127) / 128;
+    } else {
+      const Tensor values = view(scratch.weights, DType::kF32, weight.shape);
+      cuda::dequantize(weight, values, stream);
+      problem.w = values.as<float>();
+    }
+    problem.bias = piece.bias ? piece.bias->as<float>() : nullptr;
+    problem.pitch = y.shape()[1];
+    problem.residual = residual ? residual->as<float>() + piece.first : nullptr;
+    problem.y = y.as<float>() + piece.first;
+    cuda::check(cuda::launch_exact_product(problem, stream), "exact_product");
   }
 }
 

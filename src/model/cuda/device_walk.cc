@@ -4,6 +4,7 @@
 
 #include "device/cuda/runtime.h"
 #include "model/cuda/device_decoder.h"
+#include "model/cuda/views.h"
 #include "narrow/error.h"
 
 namespace narrow::model {
@@ -110,9 +111,6 @@ class DeviceWalk {
 
   /// What lies between products of so many rows.
   static DType type_of(std::int64_t rows) { return rows > kFewRows ? DType::kF16 : DType::kF32; }
-  Tensor view(const Buffer& buffer, DType type, Shape shape) const {
-    return Tensor::borrow(buffer.data(), type, std::move(shape), {}, buffer.device());
-  }
 
   DeviceSource norm(const Tensor& stream, const Tensor& weight) const {
     return {DeviceSource::Op::kNorm, stream, weight, decoder_.config().norm_epsilon, {}};

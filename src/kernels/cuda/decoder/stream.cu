@@ -1,13 +1,17 @@
 /// What happens to the stream and to the gate between products: embedding, RMSNorm, SiLU and multiply.
 /// Bound: memory; with one row the time from launch to end, which is why norms read their weights before they wait.
 
+#include <algorithm>
+
 #include "format/elementary.h"
+#include "format/row_sum.h"
+#include "kernels/cuda/decoder/exact.h"
 #include "kernels/cuda/decoder/values.cuh"
 
 namespace narrow::cuda {
 namespace {
 
-constexpr int kEmbedThreads = 256, kGateThreads = 256, kMostQuads = 4, kMostThreads = 1024;
+constexpr int kEmbedThreads = 256, kGateThreads = 256, kMostQuads = 4, kMostThreads = 1024, kExactThreads = 256;
 
 __global__ void embed(const std::int32_t* tokens, const void* embedding, DType type, std::int64_t hidden, float* x) {
   begin_after_earlier_kernels();
@@ -68,6 +72,53 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm(const NormProblem p) {
   }
 }
 
+/// The same in fp32 with the CPU's bits: sums in the order of format/row_sum.h, a warp per segment. kOnce: every warp has one segment at
+/// most, which stays in registers.
+template <bool kOnce>
+__global__ void __launch_bounds__(kExactThreads) rms_norm_exact(const NormProblem p) {
+  constexpr int kPerLane = kSumSegment / kSumLanes;
+  __shared__ float shared[kExactThreads / 32];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, warps = static_cast<int>(blockDim.x) / 32;
+  float weights[kPerLane], values[kPerLane];
+  // of element i of a lane, where it has one
+  const auto for_each = [&](std::int64_t begin, const auto& work) {
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i)
+      if (const std::int64_t at = begin + warp * kSumSegment + i * kSumLanes + lane; at < p.cols) work(i, at);
+  };
+  if constexpr (kOnce) for_each(0, [&](int i, std::int64_t at) { weights[i] = p.weight[at]; });
+  begin_after_earlier_kernels();
+  const std::int64_t row = blockIdx.x, first = (p.rows_of == nullptr ? row : p.rows_of[row]) * p.cols;
+  const bool adds = p.delta != nullptr, keeps = adds && p.rows_of == nullptr;
+  const auto load = [&](int i, std::int64_t at) {
+    values[i] = p.x[first + at];
+    if (adds) values[i] = __fadd_rn(values[i], load_value(p.delta, p.delta_type, first + at));
+  };
+  double total = 0.0;
+  for (std::int64_t begin = 0; begin < p.cols; begin += std::int64_t{warps} * kSumSegment) {
+    float sum = 0.0f;
+    for_each(begin, load);
+    for_each(begin, [&](int i, std::int64_t) { sum = __fmaf_rn(values[i], values[i], sum); });
+#pragma unroll
+    for (int half = kSumLanes / 2; half > 0; half /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, half));
+    if (lane == 0) shared[warp] = sum;
+    __syncthreads();
+    for (int i = 0; i < warps; ++i) total = __dadd_rn(total, static_cast<double>(shared[i]));
+    __syncthreads();
+  }
+  const float r = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean_from_sum(total, p.cols), p.epsilon)));
+  for (std::int64_t begin = 0; begin < p.cols; begin += std::int64_t{warps} * kSumSegment) {
+    if constexpr (!kOnce) {
+      for_each(begin, load);
+      for_each(begin, [&](int i, std::int64_t at) { weights[i] = p.weight[at]; });
+    }
+    for_each(begin, [&](int i, std::int64_t at) {
+      if (keeps) p.x[first + at] = values[i];
+      static_cast<float*>(p.y)[row * p.cols + at] = __fmul_rn(__fmul_rn(values[i], r), weights[i]);
+    });
+  }
+}
+
 /// In fp32 the CPU's bits.
 __device__ float gated(float gate, float up, DType type) {
   return type == DType::kF32 ? __fmul_rn(silu_f32(gate), up) : gate / (1.0f + __expf(-gate)) * up;
@@ -102,6 +153,13 @@ int launch_rms_norm(const NormProblem& problem, Stream stream) {
     threads *= 2;
   const auto kernel = problem.cols % 4 == 0 && problem.cols <= std::int64_t{threads} * 4 * kMostQuads ? rms_norm<true> : rms_norm<false>;
   return launch_chained(kernel, problem.rows, threads, 0, 1, stream, problem);
+}
+
+int launch_rms_norm_exact(const NormProblem& problem, Stream stream) {
+  const std::int64_t segments = (problem.cols + kSumSegment - 1) / kSumSegment;
+  const int threads = static_cast<int>(std::min<std::int64_t>(segments, kExactThreads / 32)) * 32;
+  return launch_chained(segments * 32 <= threads ? rms_norm_exact<true> : rms_norm_exact<false>, problem.rows, threads, 0, 1, stream,
+                        problem);
 }
 
 int launch_gate(const void* gate_up, DType type, std::int64_t rows, std::int64_t cols, void* y, DType y_type, Stream stream) {
