@@ -63,11 +63,11 @@ SANITIZED := format_codec_test format_packing_test format_scheme_test ops_quanti
   io_gguf_blocks_test io_gguf_file_test methods_gguf_test io_word_packing_test methods_recipe_test methods_quantize_checkpoint_test methods_convert_checkpoint_test
 SMOKED := $(addprefix smoke_,config gguf interop manifest recipe safetensors_header scheme shard_index tokenizer)
 test-sanitizers: setup ## the readers of foreign files and their fuzz targets under the address and undefined-behaviour sanitizers
-	@cmake --preset dev -DNARROW_SANITIZE_FUSED=OFF > /dev/null && cmake --build --preset dev -j $(JOBS) --target $(SANITIZED) $(SMOKED)
+	@cmake --preset dev -DNARROW_SANITIZE_KERNELS=OFF > /dev/null && cmake --build --preset dev -j $(JOBS) --target $(SANITIZED) $(SMOKED)
 	@ctest --preset dev -j $(JOBS) -R "^($$(echo $(SANITIZED) $(SMOKED) | tr ' ' '|'))$$"
 
 test-sanitizers-all: setup ## every test program under the address and undefined-behaviour sanitizers (slow)
-	@cmake --preset dev -DNARROW_SANITIZE_FUSED=ON > /dev/null && cmake --build --preset dev -j $(JOBS)
+	@cmake --preset dev -DNARROW_SANITIZE_KERNELS=ON > /dev/null && cmake --build --preset dev -j $(JOBS)
 	@ctest --preset dev -j $(JOBS)
 
 # LLVM's OpenMP tells the thread sanitizer what its barriers order, through libarcher.

@@ -25,8 +25,10 @@ foreach(leaf ${leaves})
   target_sources(narrow PRIVATE ${leaf})
   # The products' leaves are unrolled so far that the sanitizers would compile them for many minutes; their tests have guard bytes.
   set(unsanitized)
-  if(NARROW_SANITIZE AND (leaf MATCHES "/matmul_(avx2|avx512|avx512bf16|amx)" OR (leaf MATCHES "/fused_" AND NOT NARROW_SANITIZE_FUSED)))
-    set(unsanitized "-fno-sanitize=all")
+  if(NARROW_SANITIZE AND NOT NARROW_SANITIZE_KERNELS AND leaf MATCHES "/(matmul|fused)_")
+    set(unsanitized -fno-sanitize=all -O0 -g0)
+  elseif(NARROW_SANITIZE AND leaf MATCHES "/matmul_(avx2|avx512|avx512bf16|amx)")
+    set(unsanitized -fno-sanitize=all)
   endif()
   if(leaf MATCHES "_(avx2|avx512|avx512bf16|amx|neon|dotprod|i8mm)\\.cc$")
     # -Wno-psabi: vector types stay inside a leaf, their calling convention concerns nobody.

@@ -25,7 +25,8 @@ option(NARROW_WARNINGS_AS_ERRORS "Treat warnings as errors" ${developing})
 set(NARROW_CUDA AUTO CACHE STRING "Compile the CUDA kernels: ON, OFF, or AUTO = where nvcc is found")
 set(NARROW_CUDA_ARCHITECTURES "80-real;89-real;90a-real;90-virtual" CACHE STRING "GPU targets: Ampere, Ada, Hopper, and PTX for newer ones")
 set(NARROW_SANITIZE "" CACHE STRING "Sanitizers for all targets, e.g. address,undefined")
-option(NARROW_SANITIZE_FUSED "Sanitize the fused neighbours' leaves as well, three minutes of compiling each" ON)
+option(NARROW_SANITIZE_KERNELS "Sanitize the fused neighbours' leaves as well, three minutes of compiling each; OFF, for tests that hardly call them, \
+leaves them and the products' unoptimised, too" ON)
 set(NARROW_DEPS_DIR "" CACHE PATH "A folder of headers to build from where no packages can be installed")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

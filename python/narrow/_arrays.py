@@ -102,7 +102,11 @@ def values(caller: str, x: Any) -> Any:
     if not hasattr(x, "shape"):
         import numpy
 
+        if x is None or isinstance(x, (str, bytes)):
+            raise WrongType(f"{caller}: the values are an array or numbers, not {x!r}")
         return numpy.asarray(x, dtype=numpy.float32)
+    if not hasattr(x, "dtype") and not hasattr(x, "__dlpack__"):
+        raise WrongType(f"{caller}: the values are an array of fp32, fp16 or bf16, not a {type(x).__name__}, whose values dequantize gives")
     if hasattr(x, "dtype") and not _is_value_type(x.dtype):
         way = "x.float()" if is_torch(x) else "x.astype(np.float32)"
         raise WrongType(f"{caller}: the values are {framework_name(x.dtype)}, not fp32, fp16 or bf16; round them to fp32 first, {way}")
@@ -158,6 +162,8 @@ def _names_of_numpy(dtype: Any) -> tuple[str, str | None]:
 
 
 def _borrow_numpy(x: Any) -> _core.Array:
+    if not x.dtype.isnative:
+        raise InvalidArgument(f"the bytes of an array of {x.dtype.str} are in another machine's order; x.astype(x.dtype.newbyteorder('=')) turns them")
     name, handed = _names_of_numpy(x.dtype)
     return _core.Array(x if handed is None else x.view(handed), name)
 
@@ -231,6 +237,24 @@ def _numpy_bf16(array: _core.Array) -> Any:
     import numpy
 
     return numpy.asarray(array.as_words().exported()).view(_numpy_dtype("BF16"))
+
+
+def bytes_array(name: str, x: Any, like: Any) -> Any:
+    """Whole numbers from 0 to 255, as an array or as Python has them, as bytes in the framework of `like`."""
+    if is_torch(like):
+        import torch
+
+        made, byte = torch.as_tensor(x, device=like.device), torch.uint8
+        is_whole = not made.is_floating_point() and not made.is_complex()
+        made = made if made.dtype == byte or not is_whole else made.to(torch.int64)
+    else:
+        import numpy
+
+        made, byte = numpy.asarray(x), numpy.uint8
+        is_whole = made.dtype.kind in "iu"
+    if not is_whole or (made.dtype != byte and bool(((made < 0) | (made > 255)).any())):
+        raise InvalidArgument(f"{name} are whole numbers from 0 to 255")
+    return made.to(byte).contiguous() if is_torch(made) else made.astype(byte, order="C")
 
 
 def float32(x: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import os
 import warnings
@@ -10,6 +11,7 @@ from typing import Any
 
 from . import _core
 from ._arrays import borrow, dtype_name, to_framework
+from .errors import InvalidArgument
 from .quantization import QuantizedTensor, Scheme
 
 _PathLike = str | os.PathLike[str]
@@ -21,6 +23,8 @@ def _framework_sample(framework: str) -> Any:
         import torch
 
         return torch.empty(0)
+    if framework != "numpy":
+        raise InvalidArgument(f"values come as arrays of numpy or torch, not of {framework!r}")
     return None
 
 
@@ -190,6 +194,29 @@ def evaluate(path: _PathLike, windows: Any, scheme: str | Scheme = "", base: _Pa
 
 
 CalibrationStatistics = _core.CalibrationStatistics
+
+
+def _statistics_of(content: bytes) -> CalibrationStatistics:
+    import tempfile
+
+    with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
+        file.write(content)
+        file.flush()
+        return CalibrationStatistics.load(file.name)
+
+
+def _reduce_statistics(statistics: CalibrationStatistics) -> tuple[Callable, tuple[bytes]]:
+    """Pickled and copied as the content of their file."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "statistics.safetensors")
+        statistics.save(path)
+        with open(path, "rb") as file:
+            return _statistics_of, (file.read(),)
+
+
+copyreg.pickle(CalibrationStatistics, _reduce_statistics)
 
 
 def calibrate(path: _PathLike, windows: Any, second_moments: bool = False) -> CalibrationStatistics:

@@ -10,6 +10,7 @@ from ._arrays import (
     FORMATS,
     SCALE_NAMES,
     borrow,
+    bytes_array,
     bytes_of,
     dtype_name,
     empty,
@@ -22,7 +23,7 @@ from ._arrays import (
     values,
 )
 from ._device import dequantize_device, is_device_array, quantize_device
-from .errors import InvalidArgument
+from .errors import InvalidArgument, WrongType
 
 Format = _core.Format
 Scheme = _core.Scheme
@@ -31,7 +32,15 @@ Scheme = _core.Scheme
 def _scheme(scheme: str | Scheme) -> Scheme:
     if isinstance(scheme, Scheme):
         return scheme
-    return Scheme(scheme if isinstance(scheme, str) else format_of(scheme).name)
+    try:
+        return Scheme(scheme if isinstance(scheme, str) else format_of(scheme).name)
+    except InvalidArgument:
+        preset = next((preset for preset in presets() if preset.name == scheme), None)
+        if preset is None:
+            raise
+        raise InvalidArgument(
+            f"{scheme} is a preset, for whole models (narrow.torch.quantize_, quantize_checkpoint); its weights are {preset.weights}"
+        ) from None
 
 
 def format_of(dtype: Any) -> Format:
@@ -66,6 +75,9 @@ class QuantizedTensor:
     scales: Any = None  #: one per cell of the scale grid, in the scheme's own scale format
     zero_points: Any = None  #: uint8, of asymmetric schemes
     outer_scale: Any = 1.0  #: of nvfp4: one fp32 for the tensor (a float on the CPU, a tensor on CUDA)
+
+    def __post_init__(self) -> None:
+        self.scheme, self.shape = _scheme(self.scheme), tuple(self.shape)
 
     @property
     def byte_size(self) -> int:
@@ -135,6 +147,8 @@ def quantize(
     outer_scale: of a scheme that has one, known beforehand. CUDA tensors are quantized on torch's current stream.
     """
     scheme, x = _scheme(scheme), values("quantize", x)
+    if zero_points is not None and not is_device_array(x):
+        zero_points = bytes_array("zero points", zero_points, x)
     if is_device_array(x):
         given = dict(scales=scales, zero_points=zero_points, outer_scale=outer_scale)
         codes, made_scales, made_zero_points, outer = quantize_device(x, scheme, rounding=rounding, seed=seed, **given)
@@ -188,6 +202,8 @@ def as_outer_scale(value: Any, like: Any) -> Any:
 
 def dequantize(q: QuantizedTensor, dtype: Any = "fp32") -> Any:
     """The values in fp32, fp16 or bf16: rounded once to fp32 by the scale, once more to a 16-bit type."""
+    if not isinstance(q, QuantizedTensor):
+        raise WrongType(f"dequantize: a {type(q).__name__} is no QuantizedTensor; quantize makes one")
     if is_device_array(q.codes):
         return dequantize_device(q, dtype_name(dtype))
     if _on_cuda(q.codes):
@@ -208,14 +224,22 @@ def as_quantized(x: Any) -> QuantizedTensor:
     form = format_of(x.dtype)
     if form.kind == "integer":
         raise InvalidArgument(f"as_quantized: {form.name} has no meaning without a scale; give QuantizedTensor the codes and their scales")
+    if not x.shape:
+        raise InvalidArgument("as_quantized: a scalar has no rows; give it a dimension")
     scheme = Scheme(f"{form.name}:none")
     if framework_name(x.dtype) == "float4_e2m1fn_x2":  # two in a byte, the first in the lower half: as here
         codes = x.contiguous().view(_torch_bytes())
         return QuantizedTensor(scheme, (*x.shape[:-1], 2 * x.shape[-1]), codes.reshape(-1, codes.shape[-1]))
     if form.bits == 8:
-        codes = x.contiguous().view(_torch_bytes()) if is_torch(x) else x.view("uint8")
+        codes = x.contiguous().view(_torch_bytes()) if is_torch(x) else _contiguous(x).view("uint8")
         return QuantizedTensor(scheme, tuple(x.shape), codes.reshape(_rows(tuple(x.shape)), x.shape[-1]))
     return quantize(float32(x), scheme)
+
+
+def _contiguous(x: Any) -> Any:
+    import numpy
+
+    return numpy.ascontiguousarray(x)
 
 
 def _torch_bytes() -> Any:
@@ -243,6 +267,8 @@ def fake_quantize(
 ) -> Any:
     """dequantize(quantize(x)) in x's own type: what training with quantization sees. Options as in :func:`quantize`."""
     scheme, x = _scheme(scheme), values("fake_quantize", x)
+    if zero_points is not None and not is_device_array(x):
+        zero_points = bytes_array("zero points", zero_points, x)
     if _on_cuda(x) or is_device_array(x):
         q = quantize(x, scheme, rounding=rounding, seed=seed, scales=scales, zero_points=zero_points, outer_scale=outer_scale)
         return dequantize(q, x.dtype)
@@ -264,7 +290,8 @@ def fake_quantize(
 
 
 def compare(x: Any, y: Any) -> dict[str, float]:
-    """How far y is from x: max_absolute, mean_absolute, rms, sqnr_db, cosine, count."""
+    """How far y is from x: max_absolute, mean_absolute, rms, sqnr_db, cosine, count. Either may be a QuantizedTensor: its values count."""
+    x, y = (dequantize(side) if isinstance(side, QuantizedTensor) else side for side in (x, y))
     return _core.compare(borrow(values("compare", x)), borrow(values("compare", y)))
 
 
@@ -288,6 +315,12 @@ class PreparedWeight:
 
     def __repr__(self) -> str:
         return f"PreparedWeight({self.scheme}, {self.shape}, {self.byte_size} bytes)"
+
+    def __deepcopy__(self, _: Any) -> PreparedWeight:
+        return self  # nothing changes it
+
+    def __reduce__(self) -> Any:
+        raise WrongType("a PreparedWeight has the layout of this machine's kernels; pickle the QuantizedTensor, and prepare it where it is used")
 
 
 def prepare(weight: QuantizedTensor | Any) -> PreparedWeight:
@@ -336,6 +369,8 @@ def matmul(
 
 def explain_matmul(m: int, n: int, k: int, weight: str | Scheme, inputs: str | Scheme | None = None) -> list[dict[str, str]]:
     """The rows of the kernel table for a product on this CPU, best first, and why each is taken or refused."""
+    if min(m, n, k) < 1:
+        raise InvalidArgument(f"explain_matmul: {m} x {n} x {k} is no product; sizes are 1 or more")
     rows = _core.explain_matmul(m, n, k, _scheme(weight), None if inputs is None else _scheme(inputs))
     return [dict(zip(("name", "isa", "state", "reason"), row)) for row in rows]
 

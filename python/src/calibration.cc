@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include <fmt/format.h>
 #include <nanobind/stl/filesystem.h>
 
 #include "array.h"
@@ -36,6 +37,8 @@ void bind_calibration(nb::module_& module) {
             return self.shared.at(name);
           },
           nb::arg("module"), "The first of the modules that read the same input: one name for all of them.")
+      .def("__repr__",
+           [](const CalibrationStatistics& self) { return fmt::format("CalibrationStatistics(inputs of {} modules)", self.shared.size()); })
       .def("tokens", [](const CalibrationStatistics& self, std::string_view name) { return self.of(name).tokens; })
       .def("range",
            [](const CalibrationStatistics& self, std::string_view name) { return std::pair(self.of(name).minimum, self.of(name).maximum); })

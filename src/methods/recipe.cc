@@ -33,7 +33,7 @@ bool has_any(std::string_view text, std::initializer_list<std::string_view> word
 
 bool is_embedding(std::string_view module) {
   const std::string_view part = last_part(module);
-  return part.find("emb") != std::string_view::npos || part == "wte" || part == "wpe" || part == "shared";
+  return has_any(part, {"emb", "relative_attention_bias"}) || part == "wte" || part == "wpe" || part == "shared";
 }
 
 bool is_norm(std::string_view module) {

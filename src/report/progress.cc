@@ -80,7 +80,7 @@ void Progress::draw_bar(std::string_view name, std::uint64_t done, std::uint64_t
 }
 
 void Progress::print_line(std::string_view name, std::string_view detail, std::uint64_t done, std::uint64_t total) {
-  std::string line = fmt::format("{} {}/{} {}", verb_, seen_, std::max(tensors_, seen_), name);
+  std::string line = fmt::format("{} {}{} {}", verb_, seen_, tensors_ > 0 ? fmt::format("/{}", std::max(tensors_, seen_)) : "", name);
   if (!detail.empty()) line += fmt::format("  {}", detail);
   line += fmt::format("  {:.0f} %  {}", std::floor(100.0 * share_of(done, total)), pace_text(done, total, seconds(), unit_));
   line.erase(line.find_last_not_of(' ') + 1);

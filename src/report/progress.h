@@ -18,6 +18,7 @@ enum class ProgressUnit : std::uint8_t { kBytes, kSteps };  ///< what is counted
 /// Writes to the stream it is given. A failed write (a closed pipe) is no error: progress is a courtesy.
 class Progress {
  public:
+  /// tensors: how many will come; 0: not known.
   Progress(std::FILE* stream, ProgressMode mode, Style style, std::string verb, std::int64_t tensors,
            ProgressUnit unit = ProgressUnit::kBytes);
   /// Takes the bar away.

@@ -24,9 +24,10 @@ TEST(Recipe, DefaultsAreTheWeightsOfLinearLayers) {
   for (const char* name :
        {"model.layers.0.self_attn.q_proj.weight", "transformer.h.3.mlp.c_fc.weight", "encoder.layer.1.attention.output.dense.weight"})
     EXPECT_TRUE(quantizes(recipe, name)) << name;
-  for (const char* name : {"model.embed_tokens.weight", "transformer.wte.weight", "transformer.wpe.weight",
-                           "bert.embeddings.word_embeddings.weight", "lm_head.weight", "model.norm.weight", "h.0.ln_1.weight",
-                           "model.layers.0.self_attn.rotary.inv_freq", "model.layers.0.mlp.gate.e_score_correction_bias"})
+  for (const char* name :
+       {"model.embed_tokens.weight", "transformer.wte.weight", "transformer.wpe.weight", "bert.embeddings.word_embeddings.weight",
+        "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", "lm_head.weight", "model.norm.weight", "h.0.ln_1.weight",
+        "model.layers.0.self_attn.rotary.inv_freq", "model.layers.0.mlp.gate.e_score_correction_bias"})
     EXPECT_FALSE(quantizes(recipe, name)) << name;
   EXPECT_FALSE(quantizes(recipe, "a.q_proj.weight", {8}));
   EXPECT_FALSE(quantizes(recipe, "a.conv.weight", {8, 8, 3}));

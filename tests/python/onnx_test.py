@@ -191,6 +191,8 @@ def test_refuses_in_one_sentence():
         with pytest.raises(narrow.InvalidArgument, match=word) as caught:
             narrow.onnx.quantize(model, QuantizeConfig(**config))
         assert "\n" not in str(caught.value)
+    with pytest.raises(narrow.WrongType, match="output="):
+        narrow.onnx.quantize(model, "int8.onnx")
 
 
 def test_compare_finds_the_worst_node(tmp_path):

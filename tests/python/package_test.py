@@ -133,6 +133,28 @@ def test_quantized_tensors_are_values():
     q = narrow.quantize(values(4, 64), "int4:block32:asym")
     assert repr(q) == "QuantizedTensor(int4:block32:asym, (4, 64), 168 bytes, 5.25 bits per value)"
     assert repr(narrow.prepare(q)).startswith("PreparedWeight(int4:block32:asym, (4, 64), ")
+    assert narrow.QuantizedTensor("int4:block32:asym", [4, 64], q.codes, q.scales, q.zero_points) == q
+    assert narrow.compare(narrow.dequantize(q), q)["max_absolute"] == 0.0 < narrow.compare(values(4, 64), q)["max_absolute"]
+    prepared = narrow.prepare(q)
+    assert copy.deepcopy({"w": prepared})["w"] is prepared
+
+
+@pytest.mark.parametrize("given", [[3, 200], (3, 200), np.array([[3], [200]]), np.array([3, 200], np.uint8)])
+def test_zero_points_are_whole_numbers_of_any_type(given):
+    torch = pytest.importorskip("torch")
+    x, options = values(2, 64), dict(scales=[0.05, 0.1])
+    expected = np.clip(np.rint(x / np.float32([[0.05], [0.1]])) + np.array([[3], [200]]), 0, 255)
+    for array in (x, torch.from_numpy(x)):
+        q = narrow.quantize(array, "int8:row:asym", zero_points=given, **options)
+        assert np.array_equal(np.asarray(q.zero_points).ravel(), [3, 200]) and np.array_equal(np.asarray(q.codes), expected)
+        fake = narrow.fake_quantize(array, "int8:row:asym", zero_points=given, **options)
+        assert np.array_equal(np.asarray(fake), np.asarray(narrow.dequantize(q)))
+
+
+def test_narrow_arrays_of_any_strides_are_codes():
+    x = np.arange(12, dtype=np.float32).reshape(2, 6).astype(ml_dtypes.float8_e4m3fn)
+    for view in (x.T, x[:, ::2], x[::-1]):
+        assert np.array_equal(narrow.dequantize(narrow.as_quantized(view)), view.astype(np.float32))
 
 
 def test_tensors_without_memory_are_refused():
@@ -241,6 +263,18 @@ def test_a_prepared_weight_outlives_its_arrays():
         (lambda: narrow.matmul(values(2, 3), narrow.quantize(values(4, 5), "int8")), ValueError, "3"),
         (lambda: narrow.open_checkpoint("no/such/place"), OSError, "no/such/place"),
         (lambda: narrow.dequantize(narrow.quantize(values(2, 4), "int8"), "int8"), ValueError, "F32, F16 or BF16"),
+        (lambda: narrow.dequantize(values(2, 4)), TypeError, "ndarray is no QuantizedTensor"),
+        (lambda: narrow.quantize(narrow.quantize(values(2, 4), "int8"), "int4"), TypeError, "dequantize"),
+        (lambda: narrow.quantize(None, "int8"), TypeError, "None"),
+        (lambda: narrow.quantize("abc", "int8"), TypeError, "'abc'"),
+        (lambda: narrow.quantize(values(2, 4), "W8A8"), ValueError, "its weights are int8:row"),
+        (lambda: narrow.quantize(values(2, 4).astype(">f4"), "int8"), ValueError, "newbyteorder"),
+        (lambda: narrow.quantize(values(2, 4), "int8:tensor:asym", scales=1.0, zero_points=256), ValueError, "from 0 to 255"),
+        (lambda: narrow.quantize(values(2, 4), "int8:tensor:asym", scales=1.0, zero_points=[0.5]), ValueError, "whole numbers"),
+        (lambda: narrow.as_quantized(np.ones((), ml_dtypes.float8_e4m3fn)), ValueError, "a scalar has no rows"),
+        (lambda: narrow.explain_matmul(0, 4, 4, "int8"), ValueError, "sizes are 1 or more"),
+        (lambda: narrow.open_checkpoint(MODEL, framework="jax"), ValueError, "numpy or torch"),
+        (lambda: __import__("pickle").dumps(narrow.prepare(values(2, 4))), TypeError, "pickle the QuantizedTensor"),
     ],
 )
 def test_errors_are_of_narrow_and_of_python(call, kind, words):

@@ -3,6 +3,7 @@
 import copy
 import json
 import pathlib
+import pickle
 import subprocess
 import warnings
 
@@ -439,6 +440,64 @@ def test_models_on_the_device_meta():
     with pytest.raises(narrow.InvalidArgument, match="meta"):
         nt.quantize_(mlp().to("meta"), nt.QuantizeConfig("int8", statistics=nt.calibrate(mlp(), [x]), method="clip"))
     assert nt.quantize_(mlp().to("meta"), "W8A8-static")[0].input_scale.is_meta
+
+
+def test_layers_that_compute_more_stay_as_they_are():
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    model = nn.Sequential(nn.Linear(16, 16), Doubled(16, 16), nt.BinaryLinear(16, 16))
+    expected = [model[1](torch.ones(16)), model[2](torch.ones(16))]
+    with pytest.warns(UserWarning, match="1 stays as it is: a Doubled computes more"):
+        nt.quantize_(model, "int8:row")
+    assert isinstance(model[0], nt.QuantizedLinear) and isinstance(model[1], Doubled) and isinstance(model[2], nt.BinaryLinear)
+    assert torch.equal(model[1](torch.ones(16)), expected[0]) and torch.equal(model[2](torch.ones(16)), expected[1])
+    with pytest.raises(narrow.InvalidArgument, match="QATLinear.*convert_"):
+        nt.quantize_(nt.prepare_qat_(mlp(), "int4:row"), "int4:row")
+    assert isinstance(nt.quantize_(nt.fp8_training_(mlp()), "int8:row")[0], nt.QuantizedLinear)  # its weight is as ever
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_weights_that_hooks_make_are_refused():
+    with pytest.raises(narrow.InvalidArgument, match="remove_weight_norm"):
+        nt.quantize_(nn.Sequential(nn.utils.weight_norm(nn.Linear(16, 16))), "int8:row")
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(16, 16)))  # of these the weight is always current
+    values = model[0].weight.detach().clone()
+    assert torch.allclose(nt.quantize_(model, "int8:row")[0].weight.dequantize(), values, atol=0.01)
+
+
+def test_hooks_stay_with_their_layer():
+    model, seen = mlp(), []
+    before = model[0].register_forward_pre_hook(lambda _, arguments: seen.append("before"))
+    model[0].register_forward_hook(lambda _, arguments, keywords, y: seen.append("after"), with_kwargs=True)
+    nt.quantize_(model, "int8:row")(torch.randn(2, 64))
+    assert seen == ["before", "after"]
+    before.remove()
+    model(torch.randn(2, 64))
+    assert seen == ["before", "after", "after"]
+
+
+def test_a_state_of_another_scheme_is_refused(tmp_path):
+    """fp4 and int4 have codes and scales of the same shapes."""
+    torch.save(nt.quantize_(mlp(), "int4:row").state_dict(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    nt.quantize_(mlp(), "int4:row").load_state_dict(state)
+    with pytest.raises(RuntimeError, match="0.weight is int4:row in the state and fp4_e2m1:row in the model"):
+        nt.quantize_(mlp(), "fp4_e2m1:row").load_state_dict(state)
+
+
+def test_calibration_says_what_it_misses():
+    with pytest.raises(narrow.InvalidArgument, match="used up"):
+        nt.calibrate(mlp(), iter(()))
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(8, 64)), batch_size=4)
+    with pytest.raises(narrow.InvalidArgument, match="batch that is a list; say how"):
+        nt.calibrate(mlp(), loader)
+    stats = nt.calibrate(mlp(), loader, run=lambda model, batch: model(batch[0]), second_moments=True)
+    assert "2 modules" in repr(stats)
+    for other in (copy.deepcopy(stats), pickle.loads(pickle.dumps(stats))):
+        assert other.range("0") == stats.range("0") and other.tokens("2") == 8
+        assert torch.equal(*(torch.from_dlpack(s.second_moment("2")) for s in (other, stats)))
 
 
 def test_inputs_of_another_width_are_refused():

@@ -201,6 +201,54 @@ def test_binary_layers_train_and_pack():
         assert torch.allclose(copy.deepcopy(packed)(x), expected, atol=1e-3)
 
 
+def packed_model():
+    model = nn.Sequential(nt.BinaryConv2d(8, 16, 3, stride=2, padding=1), nn.Flatten(), nt.BinaryLinear(16 * 9, 4)).requires_grad_(False)
+    return model, nt.pack_binary_(copy.deepcopy(model)), torch.randn(2, 8, 6, 6)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_packed_layers_in_graphs():
+    """One operator a layer for every tracer, with the results of the model itself."""
+    _, packed, x = packed_model()
+    expected = packed(x)
+    traced = torch.fx.symbolic_trace(packed)
+    names = [str(node.target) for node in traced.graph.nodes if "narrow" in str(node.target)]
+    assert sum("binary" in name for name in names) == 2
+    exported = torch.export.export(packed, (x,)).module()
+    for other in (traced, exported, torch.jit.trace(packed, x), torch.compile(packed, fullgraph=True)):
+        assert torch.equal(other(x), expected)
+    assert packed.to("meta")(x.to("meta")).shape == expected.shape
+
+
+def test_packed_operators_pass_torch_own_checks():
+    _, packed, x = packed_model()
+    conv, linear = packed[0], packed[2]
+    tests = ("test_schema", "test_faketensor")
+    torch.library.opcheck(torch.ops.narrow.binary_linear.default, (torch.randn(3, 144), linear.codes, linear.scales, linear.bias), test_utils=tests)
+    for images in (x, x[0]):
+        arguments = (images, conv.codes, conv.scales, *conv.geometry, conv.in_channels)
+        torch.library.opcheck(torch.ops.narrow.binary_conv2d.default, arguments, test_utils=tests)
+
+
+def test_packed_layers_are_cast_saved_and_fed_like_others():
+    model, packed, x = packed_model()
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        cast = copy.deepcopy(packed).to(dtype)
+        assert cast[0].scales.dtype == torch.float32 and cast[2].bias.dtype == dtype
+        assert torch.allclose(cast(x.to(dtype)).float(), model(x), atol=0.05)
+    assert torch.equal(packed[0](x[0]), packed[0](x[:1])[0])  # one image
+    other = packed_model()[1]
+    other(x)
+    other.load_state_dict(packed.state_dict())
+    assert torch.equal(other(x), packed(x))  # codes that changed are prepared anew
+    with pytest.raises(narrow.InvalidArgument, match="x must end in 144"):
+        packed[2](torch.randn(2, 143))
+    with pytest.raises(narrow.InvalidArgument, match="one image"):
+        packed[0](torch.randn(6, 6))
+    with pytest.raises(narrow.Unsupported, match="no gradients"):
+        packed(x.requires_grad_()).sum().backward()
+
+
 def test_the_gradient_of_a_sign():
     x = torch.tensor([-2.0, -0.5, 0.0, 0.5, 2.0], requires_grad=True)
     y = nt.binarize(x)

@@ -1,4 +1,5 @@
 """The executor beside Hugging Face transformers on torch: logits of every architecture and RoPE, the example model, greedy text, speed."""
+import copy
 import json
 import os
 import pathlib
@@ -109,6 +110,81 @@ def test_quantized_weights_mean_their_values(narrow, tmp_path, scheme):
     with torch.inference_mode():
         expected = model(tokens).logits
     assert relative_error(narrow_logits(narrow, tmp_path, tmp_path / "small", tokens), expected) < 1e-3
+
+
+def small_experts(folder, family):
+    more = {"num_local_experts": 4} if family == "Mixtral" else {"num_experts": 4, "moe_intermediate_size": 96, "head_dim": 16}
+    torch.manual_seed(2)
+    model = getattr(transformers, f"{family}ForCausalLM")(getattr(transformers, f"{family}Config")(**SMALL, num_experts_per_tok=2, **more))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(8)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("family", ["Mixtral", "Qwen3Moe"])
+@pytest.mark.parametrize("scheme", ["int4:block32:asym", "nvfp4", "int8:tensor", "fp8_e4m3:32x32"])
+def test_experts_load_quantized(narrow, tmp_path, family, scheme):
+    """Files have them one by one, transformers in one tensor: codes are stacked as it stacks values, and mean the same."""
+    experts = pytest.importorskip("narrow.torch.experts")
+    pytest.importorskip("narrow.torch.huggingface")
+    narrow("quantize", small_experts(tmp_path / "model", family), tmp_path / "small", scheme)
+    narrow("dequantize", tmp_path / "small", tmp_path / "plain", "--dtype", "fp32")
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    small, plain = (load(tmp_path / name, dtype=torch.float32).eval() for name in ("small", "plain"))
+    tokens, x = torch.randint(0, 128, (3, 40)), torch.randn(5, 64)
+    with torch.inference_mode():
+        expected = plain(tokens).logits
+        assert relative_error(small(tokens).logits, expected) < 1e-4
+        mine, theirs = (model.model.layers[1].mlp.experts for model in (small, plain))
+        assert isinstance(mine.gate_up_proj, experts.QuantizedExperts) and mine.gate_up_proj.codes.dtype == torch.uint8
+        for i in range(4):
+            assert torch.equal(mine.gate_up_proj[i].dequantize(), theirs.gate_up_proj[i])
+            assert torch.allclose(torch.nn.functional.linear(x, mine.gate_up_proj[i]), x @ theirs.gate_up_proj[i].T, atol=1e-4)
+        other = copy.deepcopy(small).to(torch.bfloat16)
+        weight = other.model.layers[1].mlp.experts.gate_up_proj  # of one layer: rounding may send a token to another expert further on
+        assert weight.scales.dtype == mine.gate_up_proj.scales.dtype and other(tokens).logits.dtype == torch.bfloat16
+        y = torch.nn.functional.linear(x.bfloat16(), weight[3])
+        assert relative_error(y.float()[None], (x.bfloat16().float() @ theirs.gate_up_proj[3].T)[None]) < 2**-8  # results rounded once
+        other = copy.deepcopy(small)
+        other.model.layers[0].mlp.experts.down_proj.codes[0] = 0  # what is prepared follows the codes
+        assert relative_error(other(tokens).logits, expected) > 1e-4
+    with pytest.raises(NotImplementedError, match="copy the directory"):
+        small.save_pretrained(tmp_path / "saved")
+
+
+def test_experts_of_a_plain_model_are_warned_of(tmp_path):
+    torch_side = pytest.importorskip("narrow.torch")
+    model = transformers.AutoModelForCausalLM.from_pretrained(small_experts(tmp_path, "Mixtral"))
+    with pytest.warns(UserWarning, match="model.layers.0.mlp.experts and 2 others hold the weights of all experts in one tensor"):
+        torch_side.quantize_(model, "int8:row")
+    assert type(model.model.layers[0].self_attn.q_proj).__name__ == "QuantizedLinear"
+
+
+def test_a_head_for_another_task_stays_plain(narrow, tmp_path):
+    pytest.importorskip("narrow.torch.huggingface")
+    sizes = dict(vocab_size=128, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128)
+    transformers.BertModel(transformers.BertConfig(**sizes)).save_pretrained(tmp_path / "bert")
+    narrow("quantize", tmp_path / "bert", tmp_path / "small", "int8:row")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "small")
+    assert type(model.classifier) is torch.nn.Linear and type(model.bert.pooler.dense).__name__ == "QuantizedLinear"
+    assert model(torch.tensor([[1, 2, 3]])).logits.isfinite().all()
+
+
+def test_checkpoints_that_transformers_cannot_place_are_refused(narrow, tmp_path):
+    """It would draw random numbers for what it does not find, and go on with a warning."""
+    pytest.importorskip("narrow.torch.huggingface")
+    config = transformers.GPT2Config(vocab_size=128, n_embd=64, n_layer=2, n_head=4, n_positions=64, bos_token_id=1, eos_token_id=1)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
+    narrow("quantize", tmp_path / "gpt2", tmp_path / "small-gpt2", "int8:row")
+    mixed = "re:.*experts.0.w1=int8:row"
+    narrow("quantize", small_experts(tmp_path / "mixtral", "Mixtral"), tmp_path / "mixed", "int4:block32", "--rule", mixed)
+    narrow("quantize", tmp_path / "mixtral", tmp_path / "some", "int4:block32", "--ignore", "re:.*experts.0.w1")
+    for folder, words in (("small-gpt2", "c_attn is quantized.*no nn.Linear"), ("mixed", "to one scheme"), ("some", "7 of its 8 matrices")):
+        with pytest.raises(NotImplementedError, match=words):
+            transformers.AutoModelForCausalLM.from_pretrained(tmp_path / folder)
 
 
 def test_greedy_text_is_the_same(narrow):

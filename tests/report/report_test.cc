@@ -1,6 +1,7 @@
 /// Tables, numbers, statistics and pictures.
 
 #include <cmath>
+#include <cstdio>
 #include <limits>
 
 #include <gmock/gmock.h>
@@ -178,6 +179,26 @@ TEST(ProgressTest, BarsFillInEighths) {
   EXPECT_EQ(bar_text(unicode, 0.5, 3), "█▌ ");
   EXPECT_EQ(bar_text(unicode, 1.0, 3), "███");
   EXPECT_EQ(bar_text({}, 0.5, 4), "##..");
+}
+
+/// The lines that a progress of so many tensors writes for two of them.
+std::string lines_of_progress(std::int64_t tensors) {
+  std::FILE* file = std::tmpfile();
+  {
+    Progress progress(file, ProgressMode::kLines, {}, "convert", tensors);
+    progress.update("a", "", 1, 2);
+    progress.update("b", "", 2, 2);
+  }
+  std::string text(4096, '\0');
+  std::rewind(file);
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  std::fclose(file);
+  return text;
+}
+
+TEST(ProgressTest, CountsTowardsATotalWhereThereIsOne) {
+  EXPECT_THAT(lines_of_progress(2), testing::AllOf(testing::StartsWith("convert 1/2 a "), testing::HasSubstr("\nconvert 2/2 b ")));
+  EXPECT_THAT(lines_of_progress(0), testing::AllOf(testing::StartsWith("convert 1 a "), testing::HasSubstr("\nconvert 2 b ")));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, WrongType
 from ..quantization import QuantizedTensor, Scheme
 from ..quantization import quantize as quantize_tensor
 from .calibrate import calibrate
@@ -66,7 +66,9 @@ def quantize(
 
     data: example inputs {name: array}, read once, for static activation scales.
     """
-    config = config or QuantizeConfig()
+    config = QuantizeConfig() if config is None else config
+    if not isinstance(config, QuantizeConfig):
+        raise WrongType(f"quantize: {config!r} is no QuantizeConfig, which says what becomes of the model; a file's name goes to output=")
     weights, activations = _checked(config)
     graph = Graph(load(model))
     fold_constants(graph)

@@ -44,6 +44,8 @@ def calibrate(
     finally:
         for hook in hooks:
             hook.remove()
+    if not collector.groups:
+        raise InvalidArgument("calibrate: no batch gave a Linear layer any input; is the generator of batches used up?")
     return collector.statistics
 
 
@@ -51,7 +53,16 @@ def run_batch(model: nn.Module, batch: Any, run: Callable[[nn.Module, Any], Any]
     """A batch through a model as run() says; else a dict by its names, anything else as it is."""
     if run is not None:
         return run(model, batch)
-    return model(**batch) if isinstance(batch, Mapping) else model(batch)
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    try:
+        return model(batch)
+    except TypeError as error:
+        if isinstance(batch, (list, tuple)):
+            raise InvalidArgument(
+                f"the model does not take a batch that is a {type(batch).__name__}; say how one is run: run=lambda model, batch: model(batch[0])"
+            ) from error
+        raise
 
 
 class _Collector:

@@ -156,9 +156,25 @@ def inputs_of(activations: Mapping[str, Any] | None, name: str) -> str:
     return activations["scheme"]
 
 
+def computes_more(module: nn.Module) -> bool:
+    """A Linear layer by its class that does something else than x W^T + b: BinaryLinear, QATLinear, a class of the user's. One whose weight is
+    an ordinary one all the same says so by its attribute `has_plain_weight`."""
+    if not isinstance(module, nn.Linear) or getattr(module, "has_plain_weight", False):
+        return False
+    return type(module).forward is not nn.Linear.forward or "forward" in vars(module)
+
+
 def is_replaceable(module: nn.Module) -> bool:
-    """A Linear layer that is called. nn.MultiheadAttention reads the weight of its own, which has a type of its own for that."""
-    return isinstance(module, nn.Linear) and not isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear)
+    """A Linear layer that is called, and no more than that. nn.MultiheadAttention reads the weight of its own, which has a type of its own
+    for that."""
+    read_alone = isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear)
+    return isinstance(module, nn.Linear) and not read_alone and not computes_more(module)
+
+
+def _has_fused_experts(module: nn.Module) -> bool:
+    """Experts as transformers has them: weights [experts, n, k]."""
+    weight = module._parameters.get("down_proj")
+    return weight is not None and weight.dim() == 3
 
 
 def linear_layers(model: nn.Module, config: QuantizeConfig) -> list[tuple[str, nn.Linear, LayerScheme]]:
@@ -171,18 +187,39 @@ def linear_layers(model: nn.Module, config: QuantizeConfig) -> list[tuple[str, n
 
 
 def checked_layers(caller: str, model: nn.Module, config: QuantizeConfig) -> list[tuple[str, nn.Linear, LayerScheme]]:
-    """The same for a caller that must find some. A pattern that no Linear layer matches is warned of: mostly it is misspelt."""
+    """The same for a caller that must find some. A pattern that no Linear layer matches is warned of: mostly it is misspelt. So is a layer
+    that stays as it is for what it computes."""
     names = [name for name, module in model.named_modules() if is_replaceable(module)]
+    others = {name: type(module).__name__ for name, module in model.named_modules() if computes_more(module)}
     some = ", ".join(names[:2] + ["..."] * (len(names) > 3) + names[2:][-1:])
     layers, known = linear_layers(model, config), set(names)
     if not names:
         quantized = any(type(module).__name__ == "QuantizedLinear" for module in model.modules())
         why = "its Linear layers are quantized already; start from the plain model" if quantized else "it has no nn.Linear"
+        if others:
+            kinds = ", ".join(sorted(set(others.values())))
+            why = f"its Linear layers are {kinds}, which compute more than nn.Linear does (convert_ ends training, pack_binary_ packs signs)"
         raise InvalidArgument(f"{caller}: nothing to do in this model: {why}")
     if not layers:
         raise InvalidArgument(f"{caller}: the config matches none of the model's {len(names)} Linear layers: {some}")
+    for name, module, _ in layers:
+        if isinstance(vars(module).get("weight"), Tensor):
+            raise InvalidArgument(
+                f"{caller}: the weight of {name} is no parameter, a hook makes it anew for every call; end that first (remove_weight_norm, "
+                "prune.remove)"
+            )
+    for name, kind in others.items():
+        if config.layer_scheme(name) is not None:
+            warnings.warn(f"{caller}: {name} stays as it is: a {kind} computes more than nn.Linear does", stacklevel=3)
+    experts = [name for name, module in model.named_modules() if _has_fused_experts(module) and config.layer_scheme(name) is not None]
+    if experts:
+        warnings.warn(
+            f"{caller}: {experts[0]} and {len(experts) - 1} others hold the weights of all experts in one tensor, which stays as it is; `narrow "
+            "quantize` quantizes them in the checkpoint, and from_pretrained loads that (narrow.torch.huggingface)",
+            stacklevel=3,
+        )
     for pattern in (*config.rules, *(set(config.ignore) - {"lm_head"})):
-        if pattern not in known and not any(matches(pattern, name) for name in names):
+        if pattern not in known and not any(matches(pattern, name) for name in (*names, *others)):
             shown = re.sub(r"^re:\(\?:(.*)\)\$$", r"\1", pattern)
             warnings.warn(f"{caller}: '{shown}' matches none of the model's Linear layers: {some}", stacklevel=3)
     return layers
@@ -198,9 +235,15 @@ def places_of(model: nn.Module) -> dict[nn.Module, list[tuple[nn.Module, str]]]:
     return places
 
 
+#: Where nn.Module keeps the hooks around its call.
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
+
+
 def replace_module(places: dict[nn.Module, list[tuple[nn.Module, str]]], old: nn.Module, new: nn.Module) -> None:
-    """Puts a module in every place of another one, which is not held any longer."""
+    """Puts a module in every place of another one, which is not held any longer, with the hooks around its call: their handles remain."""
     if old not in places:
         raise InvalidArgument(f"the model is itself a {type(old).__name__}, which nothing holds; wrap it first: nn.Sequential(layer)")
+    for kind in _HOOKS:
+        setattr(new, kind, getattr(old, kind))
     for parent, name in places.pop(old):
         setattr(parent, name, new)

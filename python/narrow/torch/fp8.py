@@ -109,6 +109,8 @@ class _Fp8Product(torch.autograd.Function):
 class FP8Linear(nn.Linear):
     """An nn.Linear whose three products are in FP8; its parameters stay as they are."""
 
+    has_plain_weight = True  # so that quantize_ takes the trained model
+
     def __init__(self, linear: nn.Linear, policy: FP8Policy):
         nn.Module.__init__(self)
         self.in_features, self.out_features = linear.in_features, linear.out_features

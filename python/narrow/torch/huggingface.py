@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from typing import Any
 
@@ -17,8 +18,10 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from ..checkpoints import Checkpoint
 from ..errors import InvalidArgument, Unsupported
 from .config import LayerScheme, QuantizeConfig, inputs_of, linear_layers, places_of, replace_module, rule_pair
+from .experts import QuantizedExperts
 from .linear import QuantizedLinear
 from .model import quantize_
 
@@ -27,6 +30,81 @@ def _most_and_rest(values: dict[str, str]) -> tuple[str, list[dict[str, str]]]:
     """The value that most modules have, and a rule for each of the others."""
     most = Counter(values.values()).most_common(1)[0][0]
     return most, [{"match": name, "scheme": value} for name, value in values.items() if value != most]
+
+
+#: The matrices of an expert in files, and the tensor of all experts in transformers that they go to.
+_EXPERT_MATRICES = {"gate_proj": "gate_up_proj", "up_proj": "gate_up_proj", "down_proj": "down_proj"} | {
+    "w1": "gate_up_proj",
+    "w3": "gate_up_proj",
+    "w2": "down_proj",
+}
+
+
+def _quantized_modules(files: Any) -> dict[str, str]:
+    """The schemes of a checkpoint's quantized weights, by module. files: its safetensors files."""
+    if not files or not str(files[0]).endswith(".safetensors"):
+        return {}
+    checkpoint = Checkpoint(os.path.dirname(files[0]) or ".")
+    found = ((name, checkpoint.scheme(name)) for name in checkpoint.names())
+    return {name.removesuffix(".weight"): str(scheme) for name, scheme in found if scheme is not None}
+
+
+def _is_fused(module: torch.nn.Module) -> bool:
+    """Experts of gated layers whose weights are in two tensors [experts, n, k], as transformers' use_experts_implementation has them."""
+    form = {"has_gate": True, "has_bias": False, "is_transposed": False, "is_concatenated": True}
+    if any(getattr(module, name, None) is not value for name, value in form.items()):
+        return False
+    weights = (module._parameters.get(name) for name in ("gate_up_proj", "down_proj"))
+    return all(weight is not None and weight.dim() == 3 for weight in weights)
+
+
+def _same_place(a: str, b: str) -> bool:
+    """Names of one module in a file and in a model, of which one may have a prefix more."""
+    return a == b or a.endswith("." + b) or b.endswith("." + a)
+
+
+def _fuse_experts(model: Any, schemes: dict[str, str], config: NarrowConfig) -> set[str]:
+    """Puts QuantizedExperts where a checkpoint has quantized experts one by one, and says which modules of the checkpoint they take."""
+    taken: set[str] = set()
+    matrices = [(match, scheme) for name, scheme in schemes.items() if (match := re.fullmatch(r"(.*\.experts)\.\d+\.(\w+)", name))]
+    for place, module in [(place, module) for place, module in model.named_modules() if _is_fused(module)]:
+        of_layer: dict[str, list[tuple[str, str]]] = {}
+        for match, scheme in matrices:
+            if _same_place(match[1].replace(".block_sparse_moe.", ".mlp."), place) and match[2] in _EXPERT_MATRICES:
+                of_layer.setdefault(_EXPERT_MATRICES[match[2]], []).append((match[0], scheme))
+        for name, members in of_layer.items():
+            experts, n, k = getattr(module, name).shape
+            count = 2 if name == "gate_up_proj" else 1
+            layers = {(scheme, config.inputs_of(member)) for member, scheme in members}
+            if len(members) != count * experts or len(layers) != 1:
+                raise Unsupported(
+                    f"from_pretrained: {place}.{name} is one tensor in transformers, but {len(members)} of its {count * experts} matrices are "
+                    f"quantized, to {', '.join(sorted({scheme for scheme, _ in layers}))}; quantize them all to one scheme"
+                )
+            scheme, inputs = layers.pop()
+            if inputs.endswith(":static"):
+                raise Unsupported(f"from_pretrained: inputs of experts are rounded dynamically, not {inputs}; `narrow dequantize` gives a plain model")
+            delattr(module, name)
+            setattr(module, name, QuantizedExperts(experts, n, k, scheme, inputs, count, device="meta"))
+            module.config._experts_implementation = "eager"  # the one that takes weights expert by expert
+            taken.update(member for member, _ in members)
+    return taken
+
+
+def _new_layers(schemes: dict[str, str], taken: set[str], layers: list[str]) -> set[str]:
+    """The layers of a model that its checkpoint does not have: a head for another task, which stays as it is.
+
+    Refuses a checkpoint with quantized weights that no layer of the model takes: transformers would draw random numbers for them. It
+    renames some modules as it loads, so that as many of the checkpoint's may be unknown as of the model's. Heads may be missing.
+    """
+    unknown = [name for name in schemes if name not in taken and "." in name and not any(_same_place(name, layer) for layer in layers)]
+    idle = [layer for layer in layers if not any(_same_place(name, layer) for name in schemes)]
+    if len(unknown) > len(idle):
+        raise Unsupported(
+            f"from_pretrained: {unknown[0]} is quantized in the checkpoint, but no nn.Linear in the model ({len(unknown)} weights in all); "
+            "`narrow dequantize` gives a plain checkpoint that transformers loads, and `--ignore` leaves such weights alone"
+        )
+    return set() if unknown or not schemes else set(idle)
 
 
 @register_quantization_config("narrow")
@@ -106,11 +184,15 @@ class NarrowQuantizer(HfQuantizer):
 
     quantization_config: NarrowConfig
 
-    def _process_model_before_weight_loading(self, model: Any, **_: Any) -> Any:
+    def _process_model_before_weight_loading(self, model: Any, checkpoint_files: Any = None, **_: Any) -> Any:
         if not self.pre_quantized:
             return model
-        config, places = self.quantization_config, places_of(model)
-        for name, linear, scheme in linear_layers(model, config.layers()):
+        config, places, schemes = self.quantization_config, places_of(model), _quantized_modules(checkpoint_files)
+        layers = linear_layers(model, config.layers())
+        new = _new_layers(schemes, _fuse_experts(model, schemes, config), [name for name, _, _ in layers])
+        for name, linear, scheme in layers:
+            if name in new:
+                continue
             bias = linear.bias is not None
             layer = QuantizedLinear(
                 linear.in_features,
@@ -143,6 +225,8 @@ class NarrowQuantizer(HfQuantizer):
 
         Static scales of inputs are in config.json already.
         """
+        if any(isinstance(module, QuantizedExperts) for module in model.modules()):
+            raise Unsupported("save_pretrained: experts are saved as they were loaded, not anew; copy the directory that they came from")
         of_inputs = (".input_scale", ".input_zero_point")
         state = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith(of_inputs)}
         dtype = {torch.float32: "F32", torch.float16: "F16"}.get(model.dtype, "BF16")

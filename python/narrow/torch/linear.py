@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,9 +11,19 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from .._arrays import SCALE_NAMES, torch_dtype
-from ..errors import InvalidArgument, Unsupported
+from ..errors import InvalidArgument, Unsupported, WrongType
 from ..quantization import QuantizedTensor, quantize
 from .ops import refuse_onnx, scheme_of, split_inputs
+
+
+def only_moves(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """model.half() and the like change the type of values; codes and scales are not values, they only move."""
+
+    def move(part: Tensor) -> Tensor:
+        moved = fn(part)
+        return moved if moved.dtype == part.dtype else part.to(moved.device)
+
+    return move
 
 
 class QuantizedWeight(nn.Module):
@@ -69,13 +80,7 @@ class QuantizedWeight(nn.Module):
         )
 
     def _apply(self, fn: Any, recurse: bool = True) -> QuantizedWeight:
-        """model.half() and the like change the type of values; codes and scales are not values, they only move."""
-
-        def move(part: Tensor) -> Tensor:
-            moved = fn(part)
-            return moved if moved.dtype == part.dtype else part.to(moved.device)
-
-        return super()._apply(move, recurse)
+        return super()._apply(only_moves(fn), recurse)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -85,23 +90,40 @@ class QuantizedWeight(nn.Module):
         args, kwargs = tree_map_only(cls, lambda weight: weight.dequantize(dtype), (args, kwargs or {}))
         return func(*args, **kwargs)
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """The scheme goes with a state's metadata: codes of another scheme can have the same shapes."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if hasattr(destination, "_metadata"):
+            destination._metadata.setdefault(prefix[:-1], {})["scheme"] = self.scheme
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, strict: Any, missing: Any, unexpected: Any, errors: Any
+    ) -> None:
+        scheme = local_metadata.get("scheme", self.scheme)
+        if scheme != self.scheme:
+            errors.append(f"{prefix[:-1]} is {scheme} in the state and {self.scheme} in the model; quantize_ the model to {scheme} first.")
+            return
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+
     def extra_repr(self) -> str:
         return f"{tuple(self.shape)}, {self.scheme}"
 
 
-def _checked_input(x: Tensor, n: int, k: int) -> Tensor:
+def checked_input(x: Tensor, n: int, k: int) -> Tensor:
     """x as a layer [n, k] multiplies it: of k columns, in autocast's type where that is on. One node of torch.fx's graphs, which follow no
     condition on values."""
     if torch.jit.is_tracing():
         refuse_onnx()
-    elif x.size(-1) != k:
+    elif not isinstance(x, Tensor):
+        raise WrongType(f"linear: x is a {type(x).__name__}, not a tensor of torch (torch.as_tensor)")
+    elif x.dim() == 0 or x.size(-1) != k:
         raise InvalidArgument(f"linear: x is {list(x.shape)} and the weight {[n, k]}; x must end in {k}")
     if x.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(x.device.type):
         return x.to(torch.get_autocast_dtype(x.device.type))
     return x
 
 
-torch.fx.wrap("_checked_input")
+torch.fx.wrap("checked_input")
 
 
 class QuantizedLinear(nn.Module):
@@ -209,7 +231,7 @@ class QuantizedLinear(nn.Module):
         raise Unsupported("torch.jit.script does not know QuantizedLinear; torch.jit.trace, torch.export and torch.compile do")
 
     def forward(self, x: Tensor) -> Tensor:
-        x = _checked_input(x, self.out_features, self.in_features)
+        x = checked_input(x, self.out_features, self.in_features)
         # The dictionaries of nn.Module, not its attributes: eight look-ups in Python would cost as much as the call.
         w, own = self._modules["weight"], self._buffers
         parts = w._buffers

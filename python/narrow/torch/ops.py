@@ -87,21 +87,21 @@ def _device_alone(keys: torch._C.DispatchKeySet) -> str:
 
 
 library = _Library("narrow", "DEF")
-_TAGS = (torch.Tag.pt2_compliant_tag,)
+TAGS = (torch.Tag.pt2_compliant_tag,)
 
 library.define(
     "linear(Tensor x, Tensor codes, Tensor? scales, Tensor? zero_points, Tensor? outer_scale, Tensor? bias, str scheme, "
     "str inputs, Tensor? input_scale, Tensor? input_zero_point) -> Tensor",
-    tags=_TAGS,
+    tags=TAGS,
 )
-library.define("quantize(Tensor x, str scheme, Tensor? scales, Tensor? zero_points) -> (Tensor, Tensor, Tensor, Tensor)", tags=_TAGS)
+library.define("quantize(Tensor x, str scheme, Tensor? scales, Tensor? zero_points) -> (Tensor, Tensor, Tensor, Tensor)", tags=TAGS)
 library.define(
     "dequantize(Tensor codes, Tensor? scales, Tensor? zero_points, Tensor? outer_scale, str scheme, SymInt[] shape, "
     "ScalarType dtype) -> Tensor",
-    tags=_TAGS,
+    tags=TAGS,
 )
-library.define("fake_quantize(Tensor x, str scheme, str rounding, int seed) -> Tensor", tags=_TAGS)
-library.define("fake_quantize_learned(Tensor x, Tensor scales, Tensor? zero_points, str scheme, float factor) -> Tensor", tags=_TAGS)
+library.define("fake_quantize(Tensor x, str scheme, str rounding, int seed) -> Tensor", tags=TAGS)
+library.define("fake_quantize_learned(Tensor x, Tensor scales, Tensor? zero_points, str scheme, float factor) -> Tensor", tags=TAGS)
 
 
 @functools.lru_cache(maxsize=None)

@@ -1,7 +1,7 @@
 /// Quantizes blocks of 16 (of fp32: 8) to 512 neighbours of a row: fp32 scales, MX and MSFP exponents, NVFP4.
 ///   s = amax / largest   or   2^(floor(log2 amax) - floor(log2 largest))   or   e4m3(amax / 6 / outer) * outer;   code = encode(x / s)
 /// Mapping:  a lane holds a span of 32 bytes of x, 1..32 neighbouring lanes a block, whose amax is a butterfly of shuffles; a thread
-///           has two spans in flight. Scales are made in a few instructions; a warp that meets Inf, NaN or an extreme scale
+///           has one or two spans in flight. Scales are made in a few instructions; a warp that meets Inf, NaN or an extreme scale
 ///           goes the long way as a whole.
 /// Requires: rows of whole blocks, 16-byte aligned; nearest even, saturating.
 /// Bound:    memory; 2 or 4 B read, bits/8 B + a scale per block written per element; 6 to 11 instructions per element.
@@ -17,7 +17,10 @@ namespace {
 
 /// Threads of a block: fewer where a thread has more to do.
 NARROW_HOST_DEVICE constexpr int threads_of(ScaleKind scale) { return scale == ScaleKind::kTwoLevel ? 128 : 256; }
-constexpr int kGroups = 2;
+/// Spans of a thread. A byte per code asks for few instructions: one span, and all the threads that a multiprocessor holds.
+NARROW_HOST_DEVICE constexpr int groups_of(Element element, ScaleKind scale) {
+  return scale == ScaleKind::kLargest && bits_of(element) == 8 ? 1 : 2;
+}
 
 /// A lane's chunks of 8 elements: 32 bytes of x.
 constexpr int parts_of(DType dtype) { return is_16_bit(dtype) ? 2 : 1; }
@@ -117,7 +120,7 @@ __device__ inline std::uint32_t encode_exactly(const Chunk<kType, 8> (&chunks)[p
 
 template <Element kElement, DType kType, ScaleKind kScale>
 __global__ void __launch_bounds__(threads_of(kScale)) quantize_blocks(const Args args) {
-  constexpr int kThreads = threads_of(kScale), kParts = parts_of(kType), kSpan = 8 * kParts,
+  constexpr int kThreads = threads_of(kScale), kGroups = groups_of(kElement, kScale), kParts = parts_of(kType), kSpan = 8 * kParts,
                 kFixedLanes = fixed_block(kElement, kScale) / kSpan;
   __shared__ Stage<kElement, kParts> stages[is_staged(kElement) ? kThreads / 32 : 1];
   const int lanes = kFixedLanes > 0 ? kFixedLanes : args.lanes;
@@ -199,7 +202,7 @@ using Launch = int (*)(const QuantizeProblem&, Stream);
 
 template <Element kElement, DType kType, ScaleKind kScale>
 int launch(const QuantizeProblem& problem, Stream stream) {
-  constexpr int kSpan = 8 * parts_of(kType), kThreads = threads_of(kScale);
+  constexpr int kSpan = 8 * parts_of(kType), kThreads = threads_of(kScale), kGroups = groups_of(kElement, kScale);
   Args args{};
   args.x = ChunkedMatrix::of(problem, kSpan);
   args.codes = problem.codes;

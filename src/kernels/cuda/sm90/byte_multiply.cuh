@@ -1,6 +1,8 @@
 #pragma once
 /// How a consumer warpgroup multiplies the k blocks of a tile: one loop for each of Loop.
 
+#include <array>
+
 #include "kernels/cuda/sm90/byte_tile.cuh"
 
 namespace narrow::cuda::sm90 {
@@ -18,35 +20,30 @@ __device__ float tile_scale(const float (&words)[T::kTileScaleWords], int c, int
   return before == 0 || (before < 128 && before < edge) ? words[0] : words[T::kTileScaleWords - 1];
 }
 
-/// The factors of one k block, read while the products of the block before it run.
+/// The scales of one k block, read while the products of the block before it run.
 template <class T>
-struct BlockFactors {
-  float of[T::kStrips][2][T::kScaleColumns];  ///< of rows t / 4 and t / 4 + 8 of each strip
+struct BlockScales {
+  float row[T::kStrips][2], words[T::kTileScaleWords];  ///< of rows t / 4 and t / 4 + 8 of each strip; of the columns
 
-  __device__ void load(const ByteShared<T>& shared, int stage, const ScalePlace& place, int group_n) {
-    float words[T::kTileScaleWords];
+  __device__ void load(const ByteShared<T>& shared, int stage, int first_row, int group_n = 0) {
 #pragma unroll
-    for (int i = 0; i < T::kTileScaleWords; ++i)  // of two warpgroups side by side each has one of them
-      words[i] = T::kTileScales ? shared.tile_scales(stage)[T::kGroupsN == 2 ? group_n : i] : 1.0f;
+    for (int i = 0; i < T::kStrips * 2; ++i)
+      row[i / 2][i % 2] = T::kScalesOfA ? shared.a_scales(stage)[first_row + i / 2 * 64 + i % 2 * 8] : 1.0f;
+      // Of two warpgroups side by side each has one word, but where both multiply all columns.
 #pragma unroll
-    for (int i = 0; i < T::kStrips * 2; ++i) {
-      const float row = T::kScalesOfA ? shared.a_scales(stage)[place.row + i / 2 * 64 + i % 2 * 8] : 1.0f;
-#pragma unroll
-      for (int c = 0; c < T::kScaleColumns; ++c) of[i / 2][i % 2][c] = row * tile_scale<T>(words, c, place.edge);
-    }
+    for (int i = 0; i < T::kTileScaleWords; ++i)
+      words[i] = T::kTileScales ? shared.tile_scales(stage)[T::kGroupsN == 2 && !T::kDeep ? group_n : i] : 1.0f;
   }
 };
 
-/// The scales of one k block where a warpgroup has 64 rows. They are multiplied a block later, when they are needed: where they are read,
-/// the block's other products would wait behind them.
+/// Their products, the factors of a strip's sums.
 template <class T>
-struct BlockScales {
-  float row[2] = {1.0f, 1.0f}, words[T::kTileScaleWords];
+struct StripFactors {
+  float of[2][T::kScaleColumns];
 
-  __device__ void load(const ByteShared<T>& shared, int stage, int first_row) {
-    if constexpr (T::kScalesOfA) row[0] = shared.a_scales(stage)[first_row], row[1] = shared.a_scales(stage)[first_row + 8];
+  __device__ void multiply(const BlockScales<T>& scales, int strip, int edge) {
 #pragma unroll
-    for (int i = 0; i < T::kTileScaleWords; ++i) words[i] = T::kTileScales ? shared.tile_scales(stage)[i] : 1.0f;
+    for (int i = 0; i < 2 * T::kScaleColumns; ++i) of[i % 2][i / 2] = scales.row[strip][i % 2] * tile_scale<T>(scales.words, i / 2, edge);
   }
 };
 
@@ -188,13 +185,12 @@ struct Consumer {
     };
     const auto promote = [&](float(&from)[kCount], const BlockScales<T>& its) {
       pin(from);
-      float factors[2][T::kScaleColumns];
-#pragma unroll
-      for (int i = 0; i < 2 * T::kScaleColumns; ++i) factors[i % 2][i / 2] = its.row[i % 2] * tile_scale<T>(its.words, i / 2, place.edge);
+      StripFactors<T> factors;  // multiplied here: where the scales are read, the block's other products would wait behind them
+      factors.multiply(its, 0, place.edge);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) {
         const int i = promoted<kCount>(j);
-        sums[i] = T::kOuter ? sums[i] + from[i] : __fmaf_rn(from[i], factors[i / 2 % 2][i * 2 / T::kScaleStep], sums[i]);
+        sums[i] = T::kOuter ? sums[i] + from[i] : __fmaf_rn(from[i], factors.of[i / 2 % 2][i * 2 / T::kScaleStep], sums[i]);
       }
     };
     const auto step = [&](float(&now)[kCount], const BlockScales<T>& its, float(&then)[kCount], BlockScales<T>& next_its) {
@@ -308,13 +304,20 @@ struct Consumer {
   /// the sums of the other strips are complete; the first block writes the sums.
   template <bool kHooks, class First, class Last>
   __device__ void multiply_in_strips(Sums& sums, int blocks, const ScalePlace& place, const First& under_first, const Last& under_last) {
-    BlockFactors<T> factors;
+    BlockScales<T> scales;
+    std::array<StripFactors<T>, T::kStrips> factors;
+    [[maybe_unused]] const auto multiply_scales = [&](const BlockScales<T>& its, std::array<StripFactors<T>, T::kStrips>& into) {
+#pragma unroll
+      for (int strip = 0; strip < T::kStrips; ++strip) into[strip].multiply(its, strip, place.edge);
+    };
     shared.full[at.stage].wait(at.parity);
-    factors.load(shared, at.stage, place, group_n);
+    scales.load(shared, at.stage, place.row, group_n);
+    if constexpr (!T::kLateFactors) multiply_scales(scales, factors);
     const auto multiply_block = [&]<bool kFirst>(bool more) {
       Position next = at;
       next.advance();
-      BlockFactors<T> next_factors = factors;
+      BlockScales<T> next_scales = scales;
+      [[maybe_unused]] std::array<StripFactors<T>, T::kStrips> next_factors = factors;
       const std::uint32_t offset = offset_of(at.stage);
 #pragma unroll
       for (int strip = 0; strip < T::kStrips; ++strip) {
@@ -323,6 +326,7 @@ struct Consumer {
         if constexpr (T::kLoop == Loop::kTurns) shared.turn[group].wait(turns++);
         pin(accumulators);
         issue(accumulators, offset, strip, false);
+        if constexpr (T::kLateFactors) factors[strip].multiply(scales, strip, place.edge);
         if (T::kLoop == Loop::kTurns && lane == 0) shared.turn[group ^ 1].arrive();
         if constexpr (kHooks && kFirst) {
           if (strip == 0) under_first();
@@ -339,7 +343,8 @@ struct Consumer {
         }
         if (is_last_strip && more) {
           shared.full[next.stage].wait(next.parity);
-          next_factors.load(shared, next.stage, place, group_n);
+          next_scales.load(shared, next.stage, place.row, group_n);
+          if constexpr (!T::kLateFactors) multiply_scales(next_scales, next_factors);
         }
         if constexpr (kHooks) {
           if (is_last_strip && !more) under_last();
@@ -350,7 +355,7 @@ struct Consumer {
 #pragma unroll
         for (int j = 0; j < T::kCount; ++j) {  // promotion
           const int i = promoted<T::kCount>(j);
-          const float factor = factors.of[strip][i / 2 % 2][i * 2 / T::kScaleStep];
+          const float factor = factors[strip].of[i / 2 % 2][i * 2 / T::kScaleStep];
           const float sum = kFirst ? 0.0f : sums[strip][i];
           if constexpr (T::kOuter)
             sums[strip][i] = sum + accumulators[i];
@@ -360,7 +365,8 @@ struct Consumer {
             sums[strip][i] = __fmaf_rn(accumulators[i], factor, sum);
         }
       }
-      factors = next_factors;
+      scales = next_scales;
+      if constexpr (!T::kLateFactors) factors = next_factors;
       at = next;
     };
     if constexpr (kHooks) {

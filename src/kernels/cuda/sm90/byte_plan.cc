@@ -16,7 +16,7 @@ namespace {
 
 //         name                         tile    cluster  cycles of a block: promoted, direct; of the end
 constexpr std::array kConfigs = {
-    ByteConfig{"256x128", 256, 128, 1, 1, 1103, 1103, 2350},
+    ByteConfig{"256x128", 256, 128, 1, 1, 1073, 1073, 2400},
     ByteConfig{"256x128_cluster_1x2", 256, 128, 1, 2, 1065, 1065, 3900},
     ByteConfig{"128x176_pingpong", 128, 176, 1, 1, 704, 704, 4300, TileUse::kPingPong},
     ByteConfig{"128x128_pingpong", 128, 128, 1, 1, 512, 512, 4300, TileUse::kPingPong},

@@ -302,7 +302,8 @@ __device__ void stage_strips(const ByteParams& p, const ByteShared<T>& shared, c
                              unsigned& slots) {
   using Boxes = BoxesOf<T, 2>;
   constexpr int kBegin = kFrom * Boxes::kPerStrip, kEnd = kTo * Boxes::kPerStrip;
-  const int here = thread_here(), lane = here % 32, warp = here % 128 / 32, group = here / 128;
+  const unsigned here = static_cast<unsigned>(thread_here());  // whose parts take fewer instructions than those of a signed one
+  const int lane = static_cast<int>(here % 32), warp = static_cast<int>(here % 128 / 32), group = static_cast<int>(here / 128);
   if constexpr (kFrom == 0) shared.stored[group].wait(++slots);  // the tile before has left its place
   const std::uint32_t place = place_in_box(shared.box(group * 4 + warp, 0), lane % 8 + lane / 8 % 2 * 8, lane / 16 * 16);
   const auto stage = [&]<bool kHalf>() {
@@ -321,8 +322,9 @@ __device__ void stage_strips(const ByteParams& p, const ByteShared<T>& shared, c
     stage.template operator()<false>();
   fence_shared_for_copies();
   __syncwarp();
-  const StripPlace part = place_of_group<T>(p, told.piece, told.place, group);
-  if (!leaves_as_box(p.out, part.rows - (kTo - 1) * 64 - warp * 16)) {  // the rows of the next group must stay as they are
+  const auto rows_from = [&](int first) { return told.piece.rows - told.place.row - (T::kGroupsM == 2 ? group : 0) * T::kGroupM - first; };
+  if (!p.out.rows_end_with_d && rows_from((kTo - 1) * 64 + warp * 16) < 16) {  // the rows of the next group must stay as they are
+    const StripPlace part = place_of_group<T>(p, told.piece, told.place, group);
 #pragma unroll 1
     for (int i = kBegin; i < kEnd; ++i) {
       const int first = i / Boxes::kPerStrip * 64 + warp * 16;
@@ -408,10 +410,11 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
     const ScalePlace scales{consumer.first_row + (p.schedule.grouping == ByteGrouping::kRowOffsets ? piece.first_row % 4 : 0),
                             128 - place.column % 128};
     const int blocks = piece.k_end - piece.k_begin;
-    if (!kStagesAhead<T, kResults> || blocks == 0) {
+    const auto clear_sums = [&] {
 #pragma unroll
       for (int i = 0; i < T::kStrips * T::kCount; ++i) sums[i / T::kCount][i % T::kCount] = 0;
-    }
+    };
+    if constexpr (!kStagesAhead<T, kResults>) clear_sums();  // else the first block writes them
     bool moderate = false;
     const auto take_terms = [&] {
       if (!needs_terms) return;
@@ -444,11 +447,13 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
                 if (stages_ahead<T, kResults>(p)) stage_strips<T, 0, T::kStrips - 1>(p, shared, sums, told, slots);
               }
             });
-    } else if (T::kPingPong) {
+    } else if constexpr (T::kPingPong) {
       shared.turn[group].wait(consumer.turns++);
       if (lane == 0) shared.turn[group ^ 1].arrive();
-    } else if (T::kLone) {
+    } else if constexpr (T::kLone) {
       take_terms();
+    } else if constexpr (kStagesAhead<T, kResults>) {
+      clear_sums();  // here, and not before: there the compiler would make a selection of every sum of every tile
     }
     if (stages_ahead<T, kResults>(p)) {
       note.advance();

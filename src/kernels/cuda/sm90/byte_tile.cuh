@@ -78,6 +78,9 @@ struct ByteTile {
   /// behind the other there, and finishes under its products. They must all have room in the ring.
   static constexpr bool kLone = kPair == BytePair::kS8S8 && !kPingPong && kTileM == 128 && kTileN > 128;
   static constexpr int kBehind = kLone ? kStages - 1 : 0;
+  /// Whether a strip's factors are multiplied when its products have been started, and not where the block's scales are read: then nothing
+  /// stands between a promotion and the next products. Of 128x192, with one strip, it was no faster.
+  static constexpr bool kLateFactors = kTileScales && kStrips > 1;
   static constexpr unsigned kProducers = kSpacedCopies ? 2 : 1;
   static constexpr int kStageBytes = kBytesA + kBytesB;
   /// Whether boxes of A have no more rows than there are, where all are in one tile: rows outside of a matrix take time too.
