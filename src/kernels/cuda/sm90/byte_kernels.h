@@ -23,11 +23,13 @@ struct ByteInstance {
   ByteKernel plain, shifted, bytes, sums;  ///< of Results; null: `kernel`. Of integers they take B spread (DirectOf)
   int shared_bytes, threads;
   bool byte_boxes;
+  bool plain_is_direct;
 };
 
 template <class T>
 constexpr ByteInstance instance(std::string_view config) {
-  ByteInstance made{config, T::kScaling, T::kPair, byte_product<T, Results::kAny>, {}, {}, {}, {}, T::kShared, T::kThreads, T::kByteBoxes};
+  ByteInstance made{config,     T::kScaling, T::kPair,      byte_product<T, Results::kAny>,   {}, {}, {}, {},
+                    T::kShared, T::kThreads, T::kByteBoxes, DirectOf<T, Results::kPlain>::kOn};
   if constexpr (T::kPair == BytePair::kE4m3E4m3 && !T::kSwapped) made.plain = byte_product<T, Results::kPlain>;
   if constexpr (kHasDirect<T>) {
     made.plain = byte_product<T, Results::kPlain>;

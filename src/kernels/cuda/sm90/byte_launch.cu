@@ -115,7 +115,8 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   if (shifted && element_bytes == 2) kernel = instance->shifted;
   // Kernels of integers that store straight from registers (DirectOf): whole blocks of columns, and D in stripes where A is.
   const int span = span_of(element_bytes, c.tile_n), rest = c.tile_n % (8 * span);
-  const bool direct = kernel != nullptr && problem.is_int8 && problem.n % (8 * span) == 0 && problem.d_is_col32 == problem.a_is_col32;
+  const bool staged = plain && element_bytes == 2 && !instance->plain_is_direct;
+  const bool direct = kernel != nullptr && !staged && problem.n % (8 * span) == 0 && problem.d_is_col32 == problem.a_is_col32;
   if (direct) {
     MatrixMap map_b = codes(problem.b, rows_of_b(problem), problem.b_pitch, c.tile_n - rest);
     map_b.span = span;
@@ -124,7 +125,7 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
     map_b.span = span / 2;
     if (rest > 0) encoded = encoded && encode_matrix_map(sb, map_b);
   }
-  if (kernel == nullptr || (problem.is_int8 && !direct)) kernel = instance->kernel;
+  if (kernel == nullptr || (!staged && !direct)) kernel = instance->kernel;
   if (boxed && !direct && !problem.d_is_col32)
     encoded = encoded &&
               encode_matrix_map(d, {problem.d, element_bytes, problem.n, rows_of_d(problem), problem.d_pitch * element_bytes, 128, 16});
