@@ -310,6 +310,10 @@ class Bench {
     bool asymmetric_x = false, bias = false;  ///< zero points of x, per token
     Layout layout = Layout::kRow;             ///< of x and y
     bool per_tensor = false;                  ///< one scale each instead of one per token and per channel
+
+    /// The same output without zero points, bias and layout.
+    bool is_plain() const { return !asymmetric_x && !bias && layout == Layout::kRow; }
+    Int8Case plain() const { return {name, out, false, false, Layout::kRow, per_tensor}; }
   };
 
   cuda::Int8Matrix random_int8(const char* scheme, std::int64_t rows, std::int64_t k, std::uint64_t seed, Layout layout = Layout::kRow) {
@@ -323,6 +327,29 @@ class Bench {
     return cuda::prepare_int8(laid, stream_);
   }
 
+  /// Operands of a product, several times, and what happens to its sums.
+  struct Int8Operands {
+    std::vector<cuda::Int8Matrix> x, w;
+    std::vector<Tensor> y;
+    cuda::Int8MatmulOptions options;
+  };
+
+  Int8Operands int8_operands(std::int64_t m, std::int64_t n, std::int64_t k, const Int8Case& c, std::size_t sets) {
+    Int8Operands o;
+    for (std::size_t i = 0; i < sets; ++i) {
+      o.x.push_back(random_int8(c.per_tensor ? "int8:tensor" : (c.asymmetric_x ? "int8:row:asym" : "int8:row"), m, k, 4 * i, c.layout));
+      o.w.push_back(random_int8(c.per_tensor ? "int8:tensor" : "int8:row", n, k, 4 * i + 2));
+      o.y.push_back(Tensor::empty(c.out, c.layout == Layout::kRow ? Shape{m, n} : Shape{layout_size(c.layout, m, n)}, kDevice));
+    }
+    o.options.out_scale = 900.0f;
+    o.options.y_layout = c.layout;
+    if (c.bias) {
+      o.options.bias = Tensor::empty(DType::kF32, {n}, kDevice);
+      fill_scales<<<64, 256, 0, stream_>>>(o.options.bias->as<float>(), n, 77);
+    }
+    return o;
+  }
+
   void int8(std::int64_t m, std::int64_t n, std::int64_t k, const Int8Case& c) {
     const std::string name = std::string("int8 ") + c.name;
     const std::string shape = std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k);
@@ -330,19 +357,10 @@ class Bench {
     const double out_bytes = bits_of(c.out) / 8.0, flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
     const double bytes = static_cast<double>(n * k + m * k) + out_bytes * static_cast<double>(m * n);
     const std::size_t sets = static_cast<std::size_t>(std::clamp(kRotation / bytes + 1, 2.0, 64.0));
-    std::vector<cuda::Int8Matrix> x, w;
-    std::vector<Tensor> y;
-    for (std::size_t i = 0; i < sets; ++i) {
-      x.push_back(random_int8(c.per_tensor ? "int8:tensor" : (c.asymmetric_x ? "int8:row:asym" : "int8:row"), m, k, 4 * i, c.layout));
-      w.push_back(random_int8(c.per_tensor ? "int8:tensor" : "int8:row", n, k, 4 * i + 2));
-      y.push_back(Tensor::empty(c.out, c.layout == Layout::kRow ? Shape{m, n} : Shape{layout_size(c.layout, m, n)}, kDevice));
-    }
-    cuda::Int8MatmulOptions options;
-    options.out_scale = 900.0f;
-    options.y_layout = c.layout;
-    const Tensor bias = Tensor::empty(DType::kF32, {n}, kDevice);
-    fill_scales<<<64, 256, 0, stream_>>>(bias.as<float>(), n, 77);
-    if (c.bias) options.bias = bias;
+    const Int8Operands operands = int8_operands(m, n, k, c, sets);
+    const std::vector<cuda::Int8Matrix>&x = operands.x, &w = operands.w;
+    const std::vector<Tensor>& y = operands.y;
+    const cuda::Int8MatmulOptions& options = operands.options;
     Timed ours(
         stream_, [&](std::size_t i) { cuda::matmul(x[i], w[i], y[i], stream_, options); }, sets);
     std::string row = "?";
@@ -366,7 +384,17 @@ class Bench {
     }
     std::vector<bench::TimedGraph*> all{&ours};
     if (theirs) all.push_back(theirs.get());
+    // What zero points, a bias or a layout cost is seen beside the product without them: from line to line the clocks change by more.
+    Int8Operands plain;
+    std::unique_ptr<Timed> without;
+    if (!c.is_plain()) {
+      plain = int8_operands(m, n, k, c.plain(), sets);
+      without = std::make_unique<Timed>(
+          stream_, [&](std::size_t i) { cuda::matmul(plain.x[i], plain.w[i], plain.y[i], stream_, plain.options); }, sets);
+      all.push_back(without.get());
+    }
     const std::vector<double> us = bench::in_long_turns(all), alone_us = bench::in_long_turns(all, bench::kAlone);
+    const double cost = without ? us[0] / us.back() - 1.0 : 0.0;
     if (!kernels_.empty())
       for (const MatmulChoice& choice : cuda::explain_matmul(x[0], w[0], y[0], options)) {
         if (!choice.accepted || choice.name.find(kernels_) == std::string::npos || choice.isa == "any") continue;
@@ -384,12 +412,14 @@ class Bench {
                 us[0], rate, c.out == DType::kI8 ? "i8" : "i32", peer, peer > 0 ? rate / peer : 0.0, alone, peer_alone,
                 peer_alone > 0 ? alone / peer_alone : 0.0);
     if (m <= 64) std::printf("  %.2f TB/s of weights (%.0f%% of a read)", terabytes, 100 * terabytes / read_);
+    if (without) std::printf("  costs %.1f%%", 100 * cost);
     std::printf("  %s\n", row.c_str());
     std::fflush(stdout);
     lines_.push_back("  {\"product\": \"" + name + "\", \"shape\": \"" + shape + "\", \"us\": " + std::to_string(us[0]) +
                      ", \"tops\": " + std::to_string(rate) + ", \"cublaslt_tops\": " + std::to_string(peer) +
-                     ", \"tops_alone\": " + std::to_string(alone) + ", \"cublaslt_tops_alone\": " + std::to_string(peer_alone) +
-                     ", \"tb_per_s\": " + std::to_string(terabytes) + ", \"row\": \"" + row + "\"}");
+                     (without ? ", \"cost\": " + std::to_string(cost) : std::string()) + ", \"tops_alone\": " + std::to_string(alone) +
+                     ", \"cublaslt_tops_alone\": " + std::to_string(peer_alone) + ", \"tb_per_s\": " + std::to_string(terabytes) +
+                     ", \"row\": \"" + row + "\"}");
   }
 
   /// RMSNorm + dynamic quantization per token + product + dequantization, beside RMSNorm + cuBLASLt's bf16 product.

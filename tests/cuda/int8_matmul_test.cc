@@ -114,18 +114,27 @@ TEST_F(Int8MatmulTest, EveryRowTakesItsProducts) {
       }
 }
 
-/// More tiles than multiprocessors, in every row: notes, stages and turns go round several times.
+/// More tiles than multiprocessors, in every row: notes, stages and turns go round several times. 4416 columns are whole blocks of what the
+/// kernels store at once, and no whole tiles; 4432 are neither.
 TEST_F(Int8MatmulTest, EveryRowTakesManyTiles) {
+  struct {
+    const char *x, *w;
+    std::int64_t m, n;
+    bool stripes;
+  } constexpr kCases[] = {{"int8:row", "int8:row:asym", 2310, 4432, false}, {"int8:row:asym", "int8:row", 2310, 4432, false},
+                          {"int8:row", "int8:row", 2310, 4416, false},      {"int8:row:asym", "int8:row", 2310, 4416, false},
+                          {"int8:row", "int8:row", 2310, 4416, true},       {"int8:row", "int8:row", 2312, 4432, true}};
   for (const std::string& name : int8_matmul_kernel_names())
     for (const DType out : kOutputs)
-      for (const bool zeros_of_x : {false, true}) {
-        const std::int64_t m = 2310, n = 4432, k = 528;
-        const DeviceQuantized xq = quantized(zeros_of_x ? "int8:row:asym" : "int8:row", m, k),
-                              wq = quantized(zeros_of_x ? "int8:row" : "int8:row:asym", n, k);
-        const Int8Matrix x = prepare_int8(xq, *stream_), w = prepare_int8(wq, *stream_);
+      for (const auto& c : kCases) {
+        constexpr std::int64_t kK = 528;
+        const DeviceQuantized xq = quantized(c.x, c.m, kK), wq = quantized(c.w, c.n, kK);
+        const Int8Matrix x = c.stripes ? in_stripes(xq) : prepare_int8(xq, *stream_), w = prepare_int8(wq, *stream_);
         Int8MatmulOptions options;
-        if (zeros_of_x && out != DType::kI32) options.bias = floats({n});
-        for (const MatmulChoice& choice : explain_matmul(x, w, Tensor::empty(out, {m, n}, kDevice), options))
+        if (xq.scheme.asymmetric && out != DType::kI32) options.bias = floats({c.n});
+        if (c.stripes) options.y_layout = Layout::kCol32;
+        const Tensor y = Tensor::empty(out, c.stripes ? Shape{layout_size(Layout::kCol32, c.m, c.n)} : Shape{c.m, c.n}, kDevice);
+        for (const MatmulChoice& choice : explain_matmul(x, w, y, options))
           if (choice.name == name && choice.accepted) options.kernel = name;
         if (!options.kernel.empty()) {
           ASSERT_NO_FATAL_FAILURE(expect_right(xq, x, wq, w, out, options, 0, 0, name));
@@ -171,7 +180,7 @@ TEST_F(Int8MatmulTest, GivesTheBitsOfTheCpu) {
 
 /// Quotients that are exact halves, scales next to powers of two, and in some rows and columns scales that are huge or no numbers.
 TEST_F(Int8MatmulTest, RequantizesAtAnyScales) {
-  constexpr std::int64_t kM = 270, kN = 496, kK = 64;
+  constexpr std::int64_t kM = 270, kK = 64;
   constexpr float kSpecial[] = {INFINITY, NAN, 3e38f, 0x1p41f, 0.0f, 1e-40f};
   const auto with_scales = [&](std::int64_t rows, bool special, int first) {
     std::vector<float> scales(static_cast<std::size_t>(rows), 1.0f);
@@ -181,21 +190,22 @@ TEST_F(Int8MatmulTest, RequantizesAtAnyScales) {
     q.scales = upload(scales.data(), scales.size() * sizeof(float));
     return q;
   };
-  for (const bool special : {false, true}) {
-    const DeviceQuantized xq = with_scales(kM, special, 0), wq = with_scales(kN, special, 1);
-    const Int8Matrix x = prepare_int8(xq, *stream_), w = prepare_int8(wq, *stream_);
-    for (const float out_scale :
-         {1.0f, 2.0f, 6.0f, 200.0f, 900.0f, 0x1.000002p7f, 0x1.00000ep7f, 0x1.fffffep6f, 0x1.02000ep7f, 0x1p-40f, 0x1p40f})
-      for (const std::string& name : int8_matmul_kernel_names()) {
-        Int8MatmulOptions options;
-        options.out_scale = out_scale;
-        for (const MatmulChoice& choice : explain_matmul(x, w, Tensor::empty(DType::kI8, {kM, kN}, kDevice), options))
-          if (choice.name == name && choice.accepted) options.kernel = name;
-        if (options.kernel.empty()) continue;
-        ASSERT_NO_FATAL_FAILURE(
-            expect_right(xq, x, wq, w, DType::kI8, options, 0, 0, name + " / " + std::to_string(out_scale) + (special ? " special" : "")));
-      }
-  }
+  for (const bool special : {false, true})
+    for (const std::int64_t n : {496, 512}) {
+      const DeviceQuantized xq = with_scales(kM, special, 0), wq = with_scales(n, special, 1);
+      const Int8Matrix x = prepare_int8(xq, *stream_), w = prepare_int8(wq, *stream_);
+      for (const float out_scale :
+           {1.0f, 2.0f, 6.0f, 200.0f, 900.0f, 0x1.000002p7f, 0x1.00000ep7f, 0x1.fffffep6f, 0x1.02000ep7f, 0x1p-40f, 0x1p40f})
+        for (const std::string& name : int8_matmul_kernel_names()) {
+          Int8MatmulOptions options;
+          options.out_scale = out_scale;
+          for (const MatmulChoice& choice : explain_matmul(x, w, Tensor::empty(DType::kI8, {kM, n}, kDevice), options))
+            if (choice.name == name && choice.accepted) options.kernel = name;
+          if (options.kernel.empty()) continue;
+          ASSERT_NO_FATAL_FAILURE(expect_right(xq, x, wq, w, DType::kI8, options, 0, 0,
+                                               name + " / " + std::to_string(out_scale) + (special ? " special" : "")));
+        }
+    }
 }
 
 TEST_F(Int8MatmulTest, LinearIsTheFusedQuantizationAndTheProduct) {

@@ -43,15 +43,14 @@ __device__ inline void store_sum(const ByteOutput& out, Sum sum, std::int64_t ro
   }
 }
 
-/// What a tile's end does: the common ones in straight code, without jumps over what they do not do.
+/// What a tile's end does: the common one in straight code, without jumps over what it does not do.
 enum class Ending : std::uint8_t {
-  kPlain,    ///< ByteOutput::plain
-  kShifted,  ///< ByteOutput::shifted, of 16 bits; where the bias or the zero points are missing, TileTerms has -0 or 0 in their place
+  kPlain,  ///< ByteOutput::plain
   kAny,
 };
 
 /// What the epilogue of a warpgroup's part of a tile, kRows x kColumns, needs of its rows and columns, in shared memory: copied there while
-/// the products run.
+/// the products run. Of ByteOutput::shifted a missing bias is -0 and missing zero points are 0.
 template <int kRows, int kColumns, bool kOuter, bool kInteger>
 struct TileTerms {
   float bias[kColumns];
@@ -120,7 +119,7 @@ __device__ inline void finish_sums(const ByteOutput& out, const TileTerms<kRows,
 #pragma unroll
     for (int i = 0; i < kSums; ++i) t[i] = sums[i];
     const ByteOuter& o = out.outer;
-    const bool has_zeros = kEnding == Ending::kShifted || (kEnding == Ending::kAny && o.a_zeros != nullptr);
+    const bool has_zeros = kEnding == Ending::kAny && o.a_zeros != nullptr;
     const int zero[2] = {has_zeros ? terms.row_zero[rows[0]] : 0, has_zeros ? terms.row_zero[rows[1]] : 0};
     if (has_zeros) {
 #pragma unroll
@@ -154,7 +153,7 @@ __device__ inline void finish_sums(const ByteOutput& out, const TileTerms<kRows,
       for (int j = 0; j < 4; ++j) v[i + j] = __fmul_rn(v[i + j], __fmul_rn(of_row[j / 2], __int_as_float(j % 2 == 0 ? scale.x : scale.y)));
     }
   }
-  if (!kRaw && (kEnding == Ending::kShifted || (kEnding == Ending::kAny && out.epilogue.bias != nullptr))) {
+  if (kEnding == Ending::kAny && !kRaw && out.epilogue.bias != nullptr) {
 #pragma unroll
     for (int i = 0; i < kSums; i += 4) {
       const int2 bias = two(terms.bias, i);
@@ -220,32 +219,14 @@ __device__ inline void stage_32_bit(const float (&v)[kSums], const Rows& rows, s
   }
 }
 
-/// Two values to the nearest integers of one byte, beyond the range its ends: one instruction.
-__device__ inline std::uint32_t pack_int8(float low, float high) {
+/// Two values to the nearest integers of one byte, beyond the range its ends, below `above`: one instruction.
+__device__ inline std::uint32_t pack_int8(float low, float high, std::uint32_t above = 0) {
   std::int32_t a, b;
   std::uint32_t result;
   asm("cvt.rni.s32.f32 %0, %1;" : "=r"(a) : "f"(low));
   asm("cvt.rni.s32.f32 %0, %1;" : "=r"(b) : "f"(high));
-  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(b), "r"(a), "r"(0));
+  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(b), "r"(a), "r"(above));
   return result;
-}
-
-/// The same of int8 codes of v / out_scale for |v| <= 2^111. The division in two operations gives every code
-/// (tests/format/division_test.cc, TwoOperationsNeverMoveACode); what overflows in it has the code of an end.
-template <int kSums, class Rows>
-__device__ inline void stage_int8(const ByteOutput& out, const float (&v)[kSums], const Rows& rows, std::byte* staging) {
-  const int lane = thread_here() % 32;
-#pragma unroll
-  for (int i = 0; i < kSums / 2; ++i) {
-    float code[2];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const float x = v[2 * i + j];
-      code[j] = fmaxf(__fmaf_rn(x, out.inverse, __fmul_rn(x, out.inverse_rest)), -127.0f);
-    }
-    store_shared(place_in_box(staging, rows(lane / 4, i % 2), i / 2 * 8 + lane % 4 * 2),
-                 static_cast<std::uint16_t>(pack_int8(code[0], code[1])));
-  }
 }
 
 /// The same of one byte: the codes of v / out_scale, which is between 2^-40 and 2^40.

@@ -20,19 +20,22 @@ struct ByteInstance {
   ByteScaling scaling;
   BytePair pair;
   ByteKernel kernel;
-  ByteKernel plain, shifted, bytes;  ///< of Results; null: `kernel`
+  ByteKernel plain, shifted, bytes, sums;  ///< of Results; null: `kernel`. Of integers they take B spread (DirectOf)
   int shared_bytes, threads;
   bool byte_boxes;
+  bool plain_is_direct;
 };
 
 template <class T>
 constexpr ByteInstance instance(std::string_view config) {
-  ByteInstance made{config, T::kScaling, T::kPair, byte_product<T, Results::kAny>, {}, {}, {}, T::kShared, T::kThreads, T::kByteBoxes};
+  ByteInstance made{config,     T::kScaling, T::kPair,      byte_product<T, Results::kAny>,   {}, {}, {}, {},
+                    T::kShared, T::kThreads, T::kByteBoxes, DirectOf<T, Results::kPlain>::kOn};
   if constexpr (T::kPair == BytePair::kE4m3E4m3 && !T::kSwapped) made.plain = byte_product<T, Results::kPlain>;
-  if constexpr (T::kPair == BytePair::kS8S8 && (T::kPingPong || T::kLone)) {
+  if constexpr (kHasDirect<T>) {
     made.plain = byte_product<T, Results::kPlain>;
     if constexpr (!T::kCol32) made.shifted = byte_product<T, Results::kShifted>;
-    if constexpr (T::kTileN != 176) made.bytes = byte_product<T, Results::kBytes>;  // which would have no registers for it
+    made.bytes = byte_product<T, Results::kBytes>;
+    made.sums = byte_product<T, Results::kSums>;
   }
   return made;
 }

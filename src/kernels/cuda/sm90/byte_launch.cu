@@ -109,7 +109,24 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   const bool plain =
       boxed && e.bias == nullptr && e.activation == Activation::kNone && problem.a_zeros == nullptr && problem.b_zeros == nullptr;
   const bool shifted = boxed && !plain && problem.is_int8 && e.activation == Activation::kNone && problem.b_zeros == nullptr;
-  if (boxed && !problem.d_is_col32)
+  ByteKernel kernel = nullptr;
+  if (plain)
+    kernel = element_bytes == 2 ? instance->plain : e.out == DType::kI8 ? instance->bytes : e.out == DType::kI32 ? instance->sums : nullptr;
+  if (shifted && element_bytes == 2) kernel = instance->shifted;
+  // Kernels of integers that store straight from registers (DirectOf): whole blocks of columns, and D in stripes where A is.
+  const int span = span_of(element_bytes, c.tile_n), rest = c.tile_n % (8 * span);
+  const bool staged = plain && element_bytes == 2 && !instance->plain_is_direct;
+  const bool direct = kernel != nullptr && !staged && problem.n % (8 * span) == 0 && problem.d_is_col32 == problem.a_is_col32;
+  if (direct) {
+    MatrixMap map_b = codes(problem.b, rows_of_b(problem), problem.b_pitch, c.tile_n - rest);
+    map_b.span = span;
+    encoded = encoded && encode_matrix_map(b, map_b);
+    map_b.box_rows = rest;
+    map_b.span = span / 2;
+    if (rest > 0) encoded = encoded && encode_matrix_map(sb, map_b);
+  }
+  if (kernel == nullptr || (!staged && !direct)) kernel = instance->kernel;
+  if (boxed && !direct && !problem.d_is_col32)
     encoded = encoded &&
               encode_matrix_map(d, {problem.d, element_bytes, problem.n, rows_of_d(problem), problem.d_pitch * element_bytes, 128, 16});
   if (!encoded) return cudaErrorInvalidValue;
@@ -158,10 +175,6 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   params.d_group_rows = problem.m;
   params.a_line_shift = line_rows == 4 ? 2 : 0;
 
-  ByteKernel kernel = nullptr;
-  if (plain) kernel = element_bytes == 2 ? instance->plain : (e.out == DType::kI8 ? instance->bytes : nullptr);
-  if (shifted && element_bytes == 2) kernel = instance->shifted;
-  if (kernel == nullptr) kernel = instance->kernel;
   if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance->shared_bytes))
     return error;
   cudaLaunchAttribute attributes[2]{};

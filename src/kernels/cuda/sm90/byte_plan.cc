@@ -38,7 +38,7 @@ constexpr std::array kConfigs = {
 
 constexpr int kTileK = 128, kMostParts = 3, kTileOfMostParts = 64 * 64;
 constexpr double kCyclesPerMicrosecond = 1700.0, kStartCycles = 2900.0, kPartCycles = 1200.0, kInt8PartCycles = 8000.0,
-                 kPartCyclesPerElement = 0.2, kWideCyclesPerElement = 0.08, kTurnCycles = 500.0;
+                 kPartCyclesPerElement = 0.2, kWideCyclesPerElement = 0.08, kInt8WideCyclesPerElement = 0.04, kTurnCycles = 500.0;
 /// Of the kernel of few rows: microseconds, and bytes of B per microsecond; fp8 of more than 8 rows converts too much. Swapped tiles of
 /// integers take as long to start, and read faster.
 constexpr double kFewRowsStart = 3.0, kFewRowsBytes = 3.9e6, kSwappedBytes = 4.3e6, kFewRowsStartFp8 = 4.0, kFewRowsBytesFp8 = 3.6e6,
@@ -90,7 +90,7 @@ double estimate_byte_plan(const ByteProblem& problem, const BytePlan& plan) {
   const double end =
       c.end_cycles +
       (plan.parts > 1 ? (problem.is_int8 ? kInt8PartCycles : kPartCycles) + kPartCyclesPerElement * c.tile_m * c.tile_n : 0.0) +
-      (wide ? kWideCyclesPerElement * c.tile_m * c.tile_n : 0.0);
+      (wide ? (problem.is_int8 ? kInt8WideCyclesPerElement : kWideCyclesPerElement) * c.tile_m * c.tile_n : 0.0);
   const int rounds = ceil_div(std::int64_t{plan.tiles} * plan.parts, plan.workers);
   const double block_cycles = problem.is_int8 ? c.direct_block_cycles : c.block_cycles;
   const double ends = c.is_pingpong() ? rounds * kTurnCycles + end : rounds * end;

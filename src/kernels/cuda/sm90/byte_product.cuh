@@ -12,19 +12,9 @@
 /// Bound:    arithmetic beyond about 200 rows, else the bytes of B. Meaning: reference/matmul.cc; integers exactly, fp8 within the bound of
 ///           the numerics contract.
 
-#include "kernels/cuda/sm90/byte_multiply.cuh"
+#include "kernels/cuda/sm90/byte_direct.cuh"
 
 namespace narrow::cuda::sm90 {
-
-/// The results that a kernel is compiled for. The code of all others would take the main loop's registers, and keep the compiler from
-/// seeing that a warp's threads stay together, so that descriptors would not be counted in uniform registers: of promoted tiles a seventh
-/// more time.
-enum class Results : std::uint8_t {
-  kAny,
-  kPlain,    ///< 16 bits, ByteOutput::plain
-  kShifted,  ///< 16 bits, ByteOutput::shifted
-  kBytes,    ///< int8, plain
-};
 
 template <class T>
 __device__ TilePlace place_of(const ByteParams& p, const BytePiece& piece, int rank) {
@@ -60,7 +50,7 @@ __device__ void note_tiles(const ByteParams& p, const ByteShared<T>& shared, int
 constexpr int kRowsOfShift = 4;
 
 /// Producer number `which`: one thread, which fills every kProducers-th stage.
-template <class T>
+template <class T, Results kResults>
 __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtensorMap& b, const CUtensorMap& sa, const CUtensorMap& sb,
                         const CUtensorMap& sa4, const ByteShared<T>& shared, int rank, unsigned which) {
   RingPosition<T::kStages> at;
@@ -116,6 +106,8 @@ __device__ void produce(const ByteParams& p, const CUtensorMap& a, const CUtenso
         constexpr int kPart = T::kTileN / T::kClusterM;
         const int part = rank % T::kClusterM * kPart;
         copy_box_multicast(shared.b(at.stage) + part * 128, b, block * 128, row_b + part, full, 3);
+      } else if constexpr (DirectOf<T, kResults>::kOn) {
+        copy_spread<DirectOf<T, kResults>>(shared.b(at.stage), b, sb, block * 128, row_b, full);
       } else {
         copy_box(shared.b(at.stage), b, block * 128, row_b, full);
       }
@@ -200,7 +192,7 @@ __device__ inline bool leaves_as_box(const ByteOutput& out, int rows) { return !
 /// be reading.
 template <class T, Results kResults>
 __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const ByteShared<T>& shared, const ByteSums<T>& sums,
-                            const BytePiece& piece, const TilePlace& place, unsigned& slots, bool moderate) {
+                            const BytePiece& piece, const TilePlace& place, unsigned& slots) {
   const int here = thread_here(), lane = here % 32, warp = here % 128 / 32, group = here / 128;
   std::byte* const staging = shared.box(group * 4 + warp, 0);
   const StripPlace part = place_of_group<T>(p, piece, place, group);
@@ -218,7 +210,7 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
     return;
   }
   if constexpr (!T::kSwapped) {
-    const auto put = [&]<DType kOut, Ending kEnding, bool kQuick = false>() {
+    const auto put = [&]<DType kOut, Ending kEnding>() {
       constexpr int kElementBytes = bytes_of(kOut);
       using Boxes = BoxesOf<T, kElementBytes>;
       constexpr int kSums = Boxes::kSums, kPerStrip = Boxes::kPerStrip, kAll = Boxes::kAll, kTogether = Boxes::kTogether;
@@ -245,8 +237,6 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
             stage_32_bit<T::kLoop == Loop::kDirect>(v, rows_of, box(i));
           else if constexpr (kElementBytes == 2)
             stage_16_bit<kOut == DType::kF16>(v, rows_of, box(i));
-          else if constexpr (kQuick)
-            stage_int8(p.out, v, rows_of, box(i));
           else
             stage_8_bit(p.out, v, rows_of, box(i));
         }
@@ -278,13 +268,6 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
     };
     if constexpr (kResults == Results::kPlain) {
       put_16_bit.template operator()<Ending::kPlain>();
-    } else if constexpr (kResults == Results::kShifted) {
-      put_16_bit.template operator()<Ending::kShifted>();
-    } else if constexpr (kResults == Results::kBytes) {
-      if (moderate)
-        put.template operator()<DType::kI8, Ending::kPlain, true>();
-      else
-        put.template operator()<DType::kI8, Ending::kPlain>();
     } else {
       const auto choose = [&]<Ending kEnding>() {
         if (is_16_bit(out))
@@ -296,10 +279,8 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
         } else if constexpr (T::kByteBoxes)
           put.template operator()<DType::kI8, kEnding>();
       };
-      if (p.out.plain)
+      if (!kHasDirect<T> && p.out.plain)
         choose.template operator()<Ending::kPlain>();
-      else if (std::is_same_v<typename T::Sum, int> && p.out.shifted && is_16_bit(out))
-        put_16_bit.template operator()<Ending::kShifted>();
       else
         choose.template operator()<Ending::kAny>();
     }
@@ -395,7 +376,8 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
   if ((T::kLoop == Loop::kTurns || T::kPingPong) && group == 1 && lane == 0) shared.turn[0].arrive();
   RingPosition<T::kNotes> note;
   if (T::kPingPong && group == 1) note.advance();
-  const bool needs_terms = !T::kSwapped && p.out.boxed && (T::kOuter || (kResults == Results::kAny && p.out.epilogue.bias != nullptr));
+  const bool needs_terms = !T::kSwapped && kResults != Results::kSums && p.out.boxed &&
+                           (T::kOuter || (kResults == Results::kAny && p.out.epilogue.bias != nullptr));
   const int barrier = 2 + group;
   unsigned slots = 0;
   ByteSums<T> sums;
@@ -483,12 +465,15 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
     }
     if (mine) {
       if (!T::kLone) take_terms();
-      finish_tile<T, kResults>(p, d, shared, sums, piece, place, slots, moderate);
+      if constexpr (DirectOf<T, kResults>::kOn)
+        finish_directly<T, kResults>(p.out, shared.terms(group), sums, place_of_group<T>(p, piece, place, group), moderate);
+      else
+        finish_tile<T, kResults>(p, d, shared, sums, piece, place, slots);
     }
     shared.read[note.stage].arrive();  // every lane by itself, which racecheck understands
     note.advance(T::kPingPong ? 2 : 1);
   }
-  if (starts_stores<T>(lane)) wait_stores_read<0>();
+  if (!DirectOf<T, kResults>::kOn && starts_stores<T>(lane)) wait_stores_read<0>();
 }
 
 template <class T, Results kResults>
@@ -498,11 +483,12 @@ __global__ void __launch_bounds__(T::kThreads, 1)
                  const __grid_constant__ CUtensorMap d) {
   extern __shared__ std::byte memory[];
   const ByteShared<T> shared(memory);
+  constexpr bool kDirect = DirectOf<T, kResults>::kOn;
   const bool parted = T::kParts && p.schedule.parts > 1;
   const int rank = T::kCluster == 1 ? 0 : static_cast<int>(cluster_rank());
   const int worker = static_cast<int>(blockIdx.x) / T::kCluster;
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 32, 0);
-  const int element_bytes = kResults == Results::kAny ? bytes_of(p.out.epilogue.out) : (kResults == Results::kBytes ? 1 : 2);
+  const int element_bytes = kResults == Results::kAny ? bytes_of(p.out.epilogue.out) : DirectOf<T, kResults>::kElementBytes;
   const bool storer = p.out.storer && (element_bytes == 2   ? BoxesOf<T, 2>::kStored
                                        : element_bytes == 1 ? BoxesOf<T, 1>::kStored
                                                             : BoxesOf<T, 4>::kStored);
@@ -510,8 +496,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     prefetch_map(a);
     prefetch_map(b);
     if constexpr (T::kScalesOfA) prefetch_map(sa);
-    if constexpr (T::kScalesOfB) prefetch_map(sb);
-    if (p.out.boxed && !p.out.col32) prefetch_map(d);
+    if constexpr (T::kScalesOfB || (kDirect && DirectOf<T, kResults>::kRest > 0)) prefetch_map(sb);
+    if (!kDirect && p.out.boxed && !p.out.col32) prefetch_map(d);
   }
   if (warp == 0 && is_elected()) {
     for (int stage = 0; stage < T::kStages; ++stage) {
@@ -543,9 +529,9 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     give_registers<40>();
     const unsigned thread = threadIdx.x - T::kConsumerThreads;
     if constexpr (T::kSpacedCopies) {
-      if (thread == 0 || thread == 32) produce<T>(p, a, b, sa, sb, sa4, shared, rank, thread / 32);
+      if (thread == 0 || thread == 32) produce<T, kResults>(p, a, b, sa, sb, sa4, shared, rank, thread / 32);
     } else {
-      if (warp == T::kConsumers * 4 && is_elected()) produce<T>(p, a, b, sa, sb, sa4, shared, rank, 0);
+      if (warp == T::kConsumers * 4 && is_elected()) produce<T, kResults>(p, a, b, sa, sb, sa4, shared, rank, 0);
     }
     if (warp == T::kConsumers * 4 + 2 && is_elected()) note_tiles<T>(p, shared, worker, rank);
     if constexpr (T::kStorer) {

@@ -34,6 +34,7 @@ struct MatrixMap {
     std::int64_t pitch = 0, count = 1;
     int box = 0;  ///< 0: no stripes
   } stripes{};
+  int span = 0;  ///< > 0: of every 8 * span rows, which divide the matrix and the box, row span * p + i comes as number 8 * i + p
 };
 
 inline bool encode_matrix_map(CUtensorMap& map, const MatrixMap& m) {
@@ -46,14 +47,23 @@ inline bool encode_matrix_map(CUtensorMap& map, const MatrixMap& m) {
                                      : m.box_bytes == 64  ? CU_TENSOR_MAP_SWIZZLE_64B
                                      : m.box_bytes == 32  ? CU_TENSOR_MAP_SWIZZLE_32B
                                                           : CU_TENSOR_MAP_SWIZZLE_NONE;
-  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows),
-                               static_cast<cuuint64_t>(m.stripes.count)},
-                   strides[2] = {static_cast<cuuint64_t>(m.pitch), static_cast<cuuint64_t>(m.stripes.pitch)};
-  const cuuint32_t box[3] = {static_cast<cuuint32_t>(m.box_bytes / m.element_bytes), static_cast<cuuint32_t>(m.box_rows),
-                             static_cast<cuuint32_t>(m.stripes.box)},
-                   steps[3] = {1, 1, 1};
-  return tensor_map_encoder()(&map, type, m.stripes.box > 0 ? 3 : 2, const_cast<void*>(m.data), sizes, strides, box, steps,
-                              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+  const auto rows = static_cast<cuuint64_t>(m.rows), pitch = static_cast<cuuint64_t>(m.pitch);
+  cuuint64_t sizes[4] = {static_cast<cuuint64_t>(m.columns), rows, static_cast<cuuint64_t>(m.stripes.count)},
+             strides[3] = {pitch, static_cast<cuuint64_t>(m.stripes.pitch)};
+  cuuint32_t box[4] = {static_cast<cuuint32_t>(m.box_bytes / m.element_bytes), static_cast<cuuint32_t>(m.box_rows),
+                       static_cast<cuuint32_t>(m.stripes.box)};
+  const cuuint32_t steps[4] = {1, 1, 1, 1};
+  if (m.span > 0) {
+    const auto span = static_cast<cuuint32_t>(m.span);
+    sizes[1] = box[1] = 8, strides[0] = pitch * span;
+    sizes[2] = box[2] = span, strides[1] = pitch;
+    sizes[3] = rows / (8 * span), strides[2] = pitch * 8 * span, box[3] = static_cast<cuuint32_t>(m.box_rows) / (8 * span);
+  }
+  return tensor_map_encoder()(&map, type,
+                              m.span > 0          ? 4
+                              : m.stripes.box > 0 ? 3
+                                                  : 2,
+                              const_cast<void*>(m.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                               m.fetches_ahead ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_NONE,
                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
