@@ -125,7 +125,7 @@ class WeightConsumer {
     for (int i = 0; i < 2; ++i) {
       folds[i] = powers[i];
       const int exponent = static_cast<int>(__float_as_uint(powers[i]) >> 23) - 127;
-      fold_bits[i] = T::kBf16 ? exponent * 128 : (exponent - 112) * 1024;
+      fold_bits[i] = (static_cast<std::uint32_t>((T::kBf16 ? exponent : exponent - 112) * 128) & 0xFFFFu) * 0x10001u;
     }
   }
 
@@ -193,12 +193,15 @@ class WeightConsumer {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const std::uint16_t* first = stored + scale_index(kFirst) + (row * 8 * kChunkDepth >> p.step_shift);
-      const auto scale_of = [&](std::uint32_t pair, int which) {
-        if constexpr (T::Decode::kKind == WeightKind::kInteger)  // folded scales may be subnormal numbers of fp16
-          return twice<T::kBf16>(__uint_as_float(which == 0 ? pair << 16 : pair & 0xFFFF0000u) * folds[row]);
-        // All else is normal, or too small beside codes of zero: a bf16's bits, three to the left, with another bias.
-        const int bits = static_cast<int>(which == 0 ? pair & 0xFFFFu : pair >> 16);
-        return static_cast<std::uint32_t>(max((T::kBf16 ? bits : bits * 8) + fold_bits[row], 0)) * 0x10001u;
+      const auto scales_of = [&](std::uint32_t pair, std::uint32_t* two) {
+        if constexpr (T::Decode::kKind == WeightKind::kInteger) {  // folded scales may be subnormal numbers of fp16
+          two[0] = twice<T::kBf16>(__uint_as_float(pair << 16) * folds[row]);
+          two[1] = twice<T::kBf16>(__uint_as_float(pair & 0xFFFF0000u) * folds[row]);
+        } else {  // all else is normal, or too small beside codes of zero: a bf16's bits with another bias, of fp16 three to the left
+          const std::uint32_t moved = __viaddmax_s16x2(pair, fold_bits[row], 0u), both = T::kBf16 ? moved : moved << 3;
+          two[0] = half_twice<0>(both);
+          two[1] = half_twice<1>(both);
+        }
       };
       const auto scale_step = [&](int step, std::uint32_t scale) {
 #pragma unroll
@@ -206,12 +209,14 @@ class WeightConsumer {
       };
       if (p.step == 16) {
         const uint2 four = *reinterpret_cast<const uint2*>(first);
-        const std::uint32_t pairs[2] = {four.x, four.y};
+        std::uint32_t scales[4];
+        scales_of(four.x, scales);
+        scales_of(four.y, scales + 2);
 #pragma unroll
-        for (int step = 0; step < 4; ++step) scale_step(step, scale_of(pairs[step / 2], step % 2));
+        for (int step = 0; step < 4; ++step) scale_step(step, scales[step]);
       } else {
-        const std::uint32_t two = p.step == 32 ? *reinterpret_cast<const std::uint32_t*>(first) : *first * 0x10001u;
-        const std::uint32_t scales[2] = {scale_of(two, 0), scale_of(two, 1)};
+        std::uint32_t scales[2];
+        scales_of(p.step == 32 ? *reinterpret_cast<const std::uint32_t*>(first) : *first * 0x10001u, scales);
 #pragma unroll
         for (int step = 0; step < 4; ++step) scale_step(step, scales[step / 2]);
       }
@@ -471,7 +476,7 @@ class WeightConsumer {
   unsigned turns = 0;  ///< chunks that this warpgroup has issued
   DecodeState state;
   float folds[2] = {1.0f, 1.0f};
-  int fold_bits[2] = {};  ///< the same as what is added to the bits of a scale
+  std::uint32_t fold_bits[2] = {};  ///< the same as what is added to the bits of two scales
 };
 
 }  // namespace narrow::cuda::sm90
