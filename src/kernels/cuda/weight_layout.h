@@ -13,6 +13,7 @@
 /// The first code of a pair takes bits of the lower halves of words, the second the same bits of the upper halves. Which bits is chosen so
 /// that decoding moves as few pieces as possible: bits that lie where the 16-bit value wants them need no move at all.
 
+#include <cstddef>
 #include <cstdint>
 
 #include "narrow/format.h"
@@ -56,31 +57,49 @@ NARROW_HOST_DEVICE constexpr bool has_even_fields(WeightKind kind, int bits) {
   return kind == WeightKind::kInteger && (bits == 1 || bits == 2 || bits == 4 || bits == 8);
 }
 
+/// Bits of a pair's codes that lie in a word, `shift` below their places.
+struct PlacedPiece {
+  int pair, word, shift, bits;
+};
+template <std::size_t kCount>
+NARROW_HOST_DEVICE constexpr Placement place_pieces(const PlacedPiece (&pieces)[kCount], int bits, int mantissa) {
+  Placement placement;
+  for (const PlacedPiece& piece : pieces)
+    for (int i = 0; i < bits; ++i)
+      if ((piece.bits >> i & 1) != 0) {
+        placement.word[piece.pair][i] = static_cast<std::uint8_t>(piece.word);
+        placement.bit[piece.pair][i] = static_cast<std::uint8_t>(target_bit(WeightKind::kFloat, bits, mantissa, i) - piece.shift);
+      }
+  return placement;
+}
+
 /// e2m2, whose places are bits 15 and 11 .. 8: two pairs of a word lie in one piece, at shifts of 0 and 8, and leave bits 14 .. 12 and
 /// 6 .. 4. Of these the other six pairs have two or three pieces, and three pieces alone are moved to the right.
 NARROW_HOST_DEVICE constexpr Placement place_e2m2() {
-  struct Piece {
-    int pair, word, shift, bits;  ///< bits of the pair's codes that lie in the word, `shift` below their places
-  };
-  constexpr Piece kPieces[] = {
+  constexpr PlacedPiece kPieces[] = {
       {0, 0, 0, 31},   {1, 1, 0, 31},  {2, 2, 0, 31},   {3, 3, 0, 31},   {8, 4, 0, 31},                  // at their places
       {4, 0, 8, 31},   {5, 1, 8, 31},  {6, 2, 8, 31},   {7, 3, 8, 31},   {9, 4, 8, 31},                  // 8 bits below them
       {10, 0, 5, 14},  {10, 2, 2, 17}, {11, 1, 5, 14},  {11, 2, 3, 17},                                  // 6, 5, 4 and 13, 6 or 12, 5
       {12, 0, -3, 14}, {12, 3, 2, 17}, {13, 1, -3, 14}, {13, 3, 3, 17},                                  // 14, 13, 12 and the same
       {14, 4, 5, 14},  {14, 2, 1, 16}, {14, 2, 4, 1},   {15, 4, -3, 14}, {15, 3, 1, 16}, {15, 3, 4, 1},  // and 14 and 4
   };
-  Placement placement;
-  for (const Piece& piece : kPieces)
-    for (int i = 0; i < 5; ++i)
-      if ((piece.bits >> i & 1) != 0) {
-        placement.word[piece.pair][i] = static_cast<std::uint8_t>(piece.word);
-        placement.bit[piece.pair][i] = static_cast<std::uint8_t>(target_bit(WeightKind::kFloat, 5, 2, i) - piece.shift);
-      }
-  return placement;
+  return place_pieces(kPieces, 5, 2);
+}
+
+/// e2m0, whose places are bits 15, 11 and 10: four pairs of a word lie in one piece and leave bits 14, 12, 6 and 4. Three of these are a
+/// pair that one multiplication brings to its places; of the fourth of each word the last pair is made.
+NARROW_HOST_DEVICE constexpr Placement place_e2m0() {
+  constexpr PlacedPiece kPieces[] = {
+      {0, 0, 0, 7},  {1, 1, 0, 7},  {2, 2, 0, 7},  {3, 0, 2, 7},  {4, 1, 2, 7},   {5, 2, 2, 7},    // bits 15, 11, 10 and 13, 9, 8
+      {6, 0, 8, 7},  {7, 1, 8, 7},  {8, 2, 8, 7},  {9, 0, 10, 7}, {10, 1, 10, 7}, {11, 2, 10, 7},  // 7, 3, 2 and 5, 1, 0
+      {12, 0, 1, 4}, {12, 0, 4, 1}, {12, 0, 7, 2}, {13, 1, 1, 4}, {13, 1, 4, 1},  {13, 1, 7, 2},   // 14, 6, 4
+      {14, 2, 1, 4}, {14, 2, 4, 1}, {14, 2, 7, 2}, {15, 0, 3, 4}, {15, 1, -2, 1}, {15, 2, -1, 2},  // and 12
+  };
+  return place_pieces(kPieces, 3, 0);
 }
 
 /// Pair after pair takes the piece (a word and a shift) that places most of its bits, until all are placed; the fewer moves the better.
-/// Of e2m2 that would leave one bit of each word to the last pair.
+/// Of e2m2 that would leave one bit of each word to the last pair, of e2m0 pieces of several words to three of them.
 NARROW_HOST_DEVICE constexpr Placement make_placement(WeightKind kind, int bits, int mantissa) {
   Placement placement;
   if (has_even_fields(kind, bits)) {
@@ -91,6 +110,7 @@ NARROW_HOST_DEVICE constexpr Placement make_placement(WeightKind kind, int bits,
     return placement;
   }
   if (kind == WeightKind::kFloat && bits == 5 && mantissa == 2) return place_e2m2();
+  if (kind == WeightKind::kFloat && bits == 3 && mantissa == 0) return place_e2m0();
   std::uint32_t taken[kMostBits] = {};
   for (int pair = 0; pair < kPairs; ++pair) {
     std::uint32_t left = (1u << bits) - 1u;

@@ -66,13 +66,14 @@ struct ChunkCost {
   double rows = 0.0, chunks = 0.0, inside = 0.0;
 };
 
-/// A way to run a product on Hopper: tokens per tile. Streams (up to 32 tokens) have tiles of 32 to 256 rows of the weight, the others of
-/// 64 for each row group.
+/// A way to run a product on Hopper: tokens per tile. Streams (up to 32 tokens) have tiles of 32 to 256 rows of the weight, splits of 64
+/// and 128, the others of 64 for each row group.
 struct WeightConfig {
   const char* name;
   int tokens;
   int row_groups = 0;     ///< 0: a stream
   bool promotes = false;  ///< for scales along k that neither can be multiplied into 16-bit values nor be the unit of a sum
+  bool splits = false;    ///< up to 32 tokens, tiles split along k (sm90/weight_split.cuh)
   ChunkCost cost{};       ///< not of streams
   constexpr bool is_stream() const { return row_groups == 0; }
 };
@@ -83,7 +84,7 @@ struct WeightPlan {
   int tiles = 0;    ///< of streams, what is dealt to thread blocks: groups of 32 or 64 rows by tiles of tokens
   int parts = 1;    ///< thread blocks of a cluster that share a tile along k
   int workers = 0;  ///< clusters; of streams, thread blocks
-  int wide = 0;     ///< of streams: groups of 32 rows in a tile, 1, 2, 4, 8
+  int wide = 0;     ///< of streams and splits: groups of 32 rows in a tile, 1, 2, 4, 8
   /// Of streams: whether a thread block has a multiprocessor for itself, or half of one; the other half is for the next kernel's, or for
   /// another of this one's where there are more thread blocks than multiprocessors.
   bool is_whole = false;

@@ -1,16 +1,17 @@
 #pragma once
 /// The consumers' main loops: from packed weights and tokens in shared memory to sums in registers.
 
+#include "kernels/cuda/sm90/elect.cuh"
 #include "kernels/cuda/sm90/weight_tile.cuh"
 #include "kernels/cuda/sm90/wgmma_registers.cuh"
 
 namespace narrow::cuda::sm90 {
 
-/// A consumer warpgroup's way through its tiles.
-template <class T>
+/// A consumer warpgroup's way through its tiles. Shared: of split tiles (weight_split.cuh) another one.
+template <class T, class Shared = WeightShared<T>>
 class WeightConsumer {
  public:
-  __device__ WeightConsumer(const WeightParams& params, const WeightShared<T>& memory)
+  __device__ WeightConsumer(const WeightParams& params, const Shared& memory)
       : p(params), shared(memory), lane(static_cast<int>(threadIdx.x) % 32), warp(static_cast<int>(threadIdx.x) % 128 / 32) {
     const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / 128, 0);  // the same in all lanes, and known to be
     row_group = group % T::kRowGroups;
@@ -42,8 +43,80 @@ class WeightConsumer {
     }
   }
 
+  /// Of split tiles: adds the products of units of two chunks, of which `count` are there, to the sums. Weights and tokens of a unit lie in
+  /// one slot. kRescales as below: then half a chunk is decoded while the products of the half before run, else a chunk at a time.
+  template <bool kRescales>
+  __device__ void multiply_units(float (&sums)[T::kCount], int units, int count) {
+    constexpr int kSteps = kRescales ? 4 : 8;
+    std::uint32_t words[kWords], a[2 * kPairs];
+    float unit_of[2] = {1.0f, 1.0f};
+    const std::byte* first_chunk = shared.weights + row_group * 2 * p.chunk_bytes;
+    const std::uint32_t first_word = kept(shared_address(first_chunk) + warp * (32 * 8 * T::kBits) + lane * 16);
+    [[maybe_unused]] const std::uint32_t first_scale = kept(shared_address(first_chunk) + p.scale_offset + (warp * 16 + lane / 4) * 4);
+    const std::uint32_t full = kept(shared.full->address()), empty = kept(shared.empty->address());
+    const std::uint32_t first_token = __shfl_sync(0xFFFFFFFFu, operand_word(shared_address(shared.tokens)), 0);
+    RingPlace at;
+    std::uint32_t before = 0;  // the barrier of the slot whose tokens products may still read
+    for (int unit = 0; unit < units; ++unit) {
+      const auto slot = static_cast<std::uint32_t>(at.slot);
+      wait_at(full + slot * 8, at.parity);
+#pragma unroll 1
+      for (int which = 0; which < 2 && 2 * unit + which < count; ++which) {
+        const auto offset = static_cast<std::uint32_t>(at.slot * p.slot_bytes + which * p.chunk_bytes);
+        const std::byte* chunk = first_chunk + offset;
+        load_words_at(first_word + offset, words);
+        load_zeros(chunk, 0);
+        [[maybe_unused]] float scales[2] = {1.0f, 1.0f};
+        if constexpr (kRescales) {
+          if (p.scale == ChunkScale::kFloat) {
+            scales[0] = load_shared(first_scale + offset);
+            scales[1] = load_shared(first_scale + offset + 32);
+          } else {
+            load_scales(chunk, 0, scales);
+          }
+        }
+        const std::uint32_t b = first_token + static_cast<std::uint32_t>(at.slot * (p.token_bytes / 16) + which * (T::kTokens * 16));
+#pragma unroll
+        for (int first = 0; first < 8; first += kSteps) {
+          std::uint32_t(&fragments)[4 * kSteps] = *reinterpret_cast<std::uint32_t(*)[4 * kSteps]>(a + 4 * first);
+          wgmma_wait<kRescales ? 1 : 0>();
+          if constexpr (!kRescales) pin(sums);
+          pin_words(fragments);
+          if (which == 0 && first == (kRescales ? 4 : 0) && before != 0) {
+            __syncwarp();
+            if (is_elected()) arrive_at(before);
+          }
+#pragma unroll
+          for (int step = first; step < first + kSteps; step += 4) decode_half(chunk, words, step / 4, a + 4 * step);
+          if constexpr (kRescales)
+            if (first == 0) {
+              const float ratios[2] = {unit_of[0] * reciprocal(scales[0]), unit_of[1] * reciprocal(scales[1])};
+              unit_of[0] = scales[0], unit_of[1] = scales[1];
+              wgmma_wait<0>();
+              pin(sums);
+#pragma unroll
+              for (int i = 0; i < T::kCount; ++i) sums[i] *= ratios[i / 2 % 2];
+            }
+          pin(sums);
+          wgmma_fence();
+#pragma unroll
+          for (int step = first; step < first + kSteps; ++step)
+            wgmma_registers<T::kBf16>(sums, a + 4 * step, operand(b + step / 4 * (T::kTokens * 8) + step % 4 * 2), true);
+          wgmma_commit();
+        }
+      }
+      before = empty + slot * 8;
+      at.advance(p.weight_slots);
+    }
+    wgmma_wait<0>();
+    pin(sums);
+    if constexpr (kRescales)
+#pragma unroll
+      for (int i = 0; i < T::kCount; ++i) sums[i] *= unit_of[i / 2 % 2];
+  }
+
   const WeightParams& p;
-  const WeightShared<T>& shared;
+  const Shared& shared;
   int lane, warp, row_group, depth_group, chunks = 0;
 
   /// What scales are multiplied by before they are folded: powers of two, of rows t / 4 and t / 4 + 8.
@@ -52,7 +125,7 @@ class WeightConsumer {
     for (int i = 0; i < 2; ++i) {
       folds[i] = powers[i];
       const int exponent = static_cast<int>(__float_as_uint(powers[i]) >> 23) - 127;
-      fold_bits[i] = T::kBf16 ? exponent * 128 : (exponent - 112) * 1024;
+      fold_bits[i] = (static_cast<std::uint32_t>((T::kBf16 ? exponent : exponent - 112) * 128) & 0xFFFFu) * 0x10001u;
     }
   }
 
@@ -120,12 +193,15 @@ class WeightConsumer {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const std::uint16_t* first = stored + scale_index(kFirst) + (row * 8 * kChunkDepth >> p.step_shift);
-      const auto scale_of = [&](std::uint32_t pair, int which) {
-        if constexpr (T::Decode::kKind == WeightKind::kInteger)  // folded scales may be subnormal numbers of fp16
-          return twice<T::kBf16>(__uint_as_float(which == 0 ? pair << 16 : pair & 0xFFFF0000u) * folds[row]);
-        // All else is normal, or too small beside codes of zero: a bf16's bits, three to the left, with another bias.
-        const int bits = static_cast<int>(which == 0 ? pair & 0xFFFFu : pair >> 16);
-        return static_cast<std::uint32_t>(max((T::kBf16 ? bits : bits * 8) + fold_bits[row], 0)) * 0x10001u;
+      const auto scales_of = [&](std::uint32_t pair, std::uint32_t* two) {
+        if constexpr (T::Decode::kKind == WeightKind::kInteger) {  // folded scales may be subnormal numbers of fp16
+          two[0] = twice<T::kBf16>(__uint_as_float(pair << 16) * folds[row]);
+          two[1] = twice<T::kBf16>(__uint_as_float(pair & 0xFFFF0000u) * folds[row]);
+        } else {  // all else is normal, or too small beside codes of zero: a bf16's bits with another bias, of fp16 three to the left
+          const std::uint32_t moved = __viaddmax_s16x2(pair, fold_bits[row], 0u), both = T::kBf16 ? moved : moved << 3;
+          two[0] = half_twice<0>(both);
+          two[1] = half_twice<1>(both);
+        }
       };
       const auto scale_step = [&](int step, std::uint32_t scale) {
 #pragma unroll
@@ -133,12 +209,14 @@ class WeightConsumer {
       };
       if (p.step == 16) {
         const uint2 four = *reinterpret_cast<const uint2*>(first);
-        const std::uint32_t pairs[2] = {four.x, four.y};
+        std::uint32_t scales[4];
+        scales_of(four.x, scales);
+        scales_of(four.y, scales + 2);
 #pragma unroll
-        for (int step = 0; step < 4; ++step) scale_step(step, scale_of(pairs[step / 2], step % 2));
+        for (int step = 0; step < 4; ++step) scale_step(step, scales[step]);
       } else {
-        const std::uint32_t two = p.step == 32 ? *reinterpret_cast<const std::uint32_t*>(first) : *first * 0x10001u;
-        const std::uint32_t scales[2] = {scale_of(two, 0), scale_of(two, 1)};
+        std::uint32_t scales[2];
+        scales_of(p.step == 32 ? *reinterpret_cast<const std::uint32_t*>(first) : *first * 0x10001u, scales);
 #pragma unroll
         for (int step = 0; step < 4; ++step) scale_step(step, scales[step / 2]);
       }
@@ -398,7 +476,7 @@ class WeightConsumer {
   unsigned turns = 0;  ///< chunks that this warpgroup has issued
   DecodeState state;
   float folds[2] = {1.0f, 1.0f};
-  int fold_bits[2] = {};  ///< the same as what is added to the bits of a scale
+  std::uint32_t fold_bits[2] = {};  ///< the same as what is added to the bits of two scales
 };
 
 }  // namespace narrow::cuda::sm90

@@ -48,26 +48,38 @@ __device__ inline std::uint32_t and_or(std::uint32_t a, std::uint32_t mask, std:
   return result;
 }
 
-/// Whether (word & sources) * (2^first + 2^second) has both pieces of a pair at their places, whatever their bits are: what each becomes by
-/// the other's factor, and the carries, must miss those.
-NARROW_HOST_DEVICE constexpr bool can_multiply(const Moves& moves) {
-  if (moves.count != 2 || moves.word[0] != moves.word[1] || moves.shift[0] <= 0 || moves.shift[1] <= 0) return false;
-  const std::uint32_t sources = moves.mask[0] >> moves.shift[0] | moves.mask[1] >> moves.shift[1];
-  for (std::uint32_t bits = sources;; bits = (bits - 1) & sources) {
-    const std::uint32_t wanted = (bits << moves.shift[0] & moves.mask[0]) | (bits << moves.shift[1] & moves.mask[1]);
-    if ((bits * ((1u << moves.shift[0]) + (1u << moves.shift[1])) & (moves.mask[0] | moves.mask[1])) != wanted) return false;
-    if (bits == 0) return true;
+/// A pair whose pieces lie in one word, by one multiplication: (word & sources) * factor & places, the factor a sum of powers of two.
+struct Multiplication {
+  std::uint32_t sources = 0, factor = 0, places = 0;
+  bool is_right = false;  ///< whatever the bits are: what pieces become by each other's powers, and the carries, miss the places
+};
+NARROW_HOST_DEVICE constexpr Multiplication multiplication_of(const Moves& moves) {
+  Multiplication one;
+  if (moves.count < 2) return one;
+  for (int i = 0; i < moves.count; ++i) {
+    if (moves.word[i] != moves.word[0] || moves.shift[i] <= 0) return one;
+    one.sources |= moves.mask[i] >> moves.shift[i];
+    one.factor += 1u << moves.shift[i];
+    one.places |= moves.mask[i];
   }
+  int carry = 0;  // the most that comes from the bits below
+  for (int bit = 0; bit < 32; ++bit) {
+    int count = carry;
+    for (int i = 0; i < moves.count; ++i) count += bit >= moves.shift[i] ? static_cast<int>(one.sources >> (bit - moves.shift[i]) & 1u) : 0;
+    if ((one.places >> bit & 1u) != 0 && count != 1) return one;
+    carry = count / 2;
+  }
+  one.is_right = true;
+  return one;
 }
 
-/// The bits of a pair at their places, or-ed to `start`. kMultiplies: two pieces by one multiplication where that is right.
+/// The bits of a pair at their places, or-ed to `start`. kMultiplies: two pieces by one multiplication where that is right; more always.
 template <WeightKind kKind, int kBits, int kMantissa, int kLowest, int kPair, bool kMultiplies = false>
 __device__ inline std::uint32_t gather_bits(const std::uint32_t* words, std::uint32_t start) {
   constexpr Moves kMoves = moves_of(kPlacement<kKind, kBits, kMantissa>, kKind, kBits, kLowest, kPair);
-  if constexpr (kMultiplies && kKind == WeightKind::kFloat && can_multiply(kMoves)) {
-    constexpr std::uint32_t kSources = kMoves.mask[0] >> kMoves.shift[0] | kMoves.mask[1] >> kMoves.shift[1];
-    constexpr std::uint32_t kFactor = (1u << kMoves.shift[0]) + (1u << kMoves.shift[1]);
-    return (words[kMoves.word[0]] & kSources) * kFactor & (kMoves.mask[0] | kMoves.mask[1]);
+  if constexpr (kKind == WeightKind::kFloat && (kMultiplies || kMoves.count > 2)) {
+    constexpr Multiplication kOne = multiplication_of(kMoves);
+    if constexpr (kOne.is_right) return (words[kMoves.word[0]] & kOne.sources) * kOne.factor & kOne.places;
   }
   std::uint32_t result = start;
 #pragma unroll
@@ -92,6 +104,16 @@ __device__ inline std::uint32_t twice(float value) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %1;" : "=r"(result) : "f"(value));
   else
     asm("cvt.rn.f16x2.f32 %0, %1, %1;" : "=r"(result) : "f"(value));
+  return result;
+}
+/// One half of a pair, twice; instructions on pairs can read it so.
+template <int kHalf>
+__device__ inline std::uint32_t half_twice(std::uint32_t pair) {
+  std::uint32_t result;
+  if constexpr (kHalf == 0)
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {low, low};\n}\n" : "=r"(result) : "r"(pair));
+  else
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {high, high};\n}\n" : "=r"(result) : "r"(pair));
   return result;
 }
 template <bool kBf16>

@@ -7,7 +7,7 @@
 #include <array>
 
 #include "kernels/cuda/sm90/weight_main.cuh"
-#include "kernels/cuda/sm90/weight_stream.cuh"
+#include "kernels/cuda/sm90/weight_split.cuh"
 
 namespace narrow::cuda::sm90 {
 
@@ -36,10 +36,19 @@ constexpr WeightInstance stream() {
   using D = typename T::Decode;
   return {kConfig, D::kKind, D::kBits, D::kMantissa, D::kAny, T::kBf16, weight_stream<T>, T::kThreads, 0, 1, nullptr};
 }
+template <int kConfig, class D, bool kBf16, int kTokens>
+constexpr WeightInstance split() {
+  WeightKernel kernel = nullptr;
+  if constexpr (kTokens < 32)
+    kernel = weight_split<StreamTile<D, kBf16, kTokens, true>>;
+  else
+    kernel = weight_split_wide<WeightTile<D, kBf16, kTokens>>;
+  return {kConfig, D::kKind, D::kBits, D::kMantissa, D::kAny, kBf16, kernel, kSplitThreads, 0, 1, nullptr};
+}
 
 /// All configurations of a decoder.
 template <class D, bool kBf16>
-constexpr std::array<WeightInstance, 11> all_tiles() {
+constexpr std::array<WeightInstance, 14> all_tiles() {
   return {stream<0, StreamTile<D, kBf16, 8>>(),
           stream<1, StreamTile<D, kBf16, 16>>(),
           stream<2, StreamTile<D, kBf16, 32>>(),
@@ -50,7 +59,10 @@ constexpr std::array<WeightInstance, 11> all_tiles() {
           tile<7, WeightTile<D, kBf16, 128, 3>>(),
           tile<8, WeightTile<D, kBf16, 128, 2, true>>(),
           tile<9, WeightTile<D, kBf16, 32, 4>>(),
-          tile<10, WeightTile<D, kBf16, 64, 4>>()};
+          tile<10, WeightTile<D, kBf16, 64, 4>>(),
+          split<11, D, kBf16, 8>(),
+          split<12, D, kBf16, 16>(),
+          split<13, D, kBf16, 32>()};
 }
 /// Some of them, for formats that are less used: compile time.
 template <class D, bool kBf16>

@@ -39,12 +39,20 @@ ScaleMode mode_of(const WeightView& w) {
   return w.is_steady && w.layout.step == kChunkDepth ? ScaleMode::kChunk : ScaleMode::kInside;
 }
 
+/// What splits by mma of warps take: integers, and floats with scales of rows, of chunks, or 16-bit ones inside chunks. Other floats are
+/// rare: compile time.
+bool is_common(const WeightLayoutInfo& layout) {
+  return layout.kind == WeightKind::kInteger || layout.scale == ChunkScale::kNone || layout.step == kChunkDepth ||
+         (layout.scale == ChunkScale::kBf16 && layout.step <= 32);
+}
+
 const WeightInstance* find_instance(const WeightProblem& problem, int config) {
   const WeightView& w = problem.w;
   if (!w.is_prepared) return nullptr;
   const WeightConfig& c = weight_configs()[static_cast<std::size_t>(config)];
   const bool inside_chunks = w.layout.scale != ChunkScale::kNone && w.layout.step < kChunkDepth;
   if (!c.is_stream() && c.promotes != (mode_of(w) == ScaleMode::kInside)) return nullptr;
+  if (c.splits && c.is_stream() && !is_common(w.layout)) return nullptr;
   // No tiles of many tokens take zero points that change inside chunks.
   if (!c.is_stream() && inside_chunks && w.layout.has_zeros) return nullptr;
   const bool dense = w.layout.kind == WeightKind::kDense, bf16 = problem.x_type == DType::kBf16;
@@ -177,6 +185,26 @@ int launch_stream(const WeightProblem& problem, const WeightPlan& plan, const We
   return launch(one, p, x, {}, p.workers, bytes(p.weight_slots), stream);
 }
 
+int launch_split(const WeightProblem& problem, const WeightPlan& plan, const WeightInstance& one, const WeightConfig& c, WeightParams p,
+                 Stream stream) {
+  p.wide = plan.wide;
+  p.wide_shift = std::countr_zero(static_cast<unsigned>(plan.wide));
+  p.depth = 8 / plan.wide;
+  p.slot_bytes = 4 * p.chunk_bytes;
+  p.box_rows = c.is_stream() ? std::min(p.m, c.tokens) : c.tokens;  // wgmma takes all
+  p.token_bytes = stream_token_bytes(p.wide, p.box_rows);
+  p.plain_stores = is_plain(p.epilogue);
+  const int depth_warps = c.is_stream() ? p.depth : 1;
+  const auto bytes = [&](int slots) {
+    return split_shared_bytes(slots, p.wide, p.box_rows, c.tokens, p.chunk_bytes, p.parts, depth_warps);
+  };
+  const int most = bytes(kFewestSlots) > kMostStreamShared ? kMostShared : kMostStreamShared;
+  for (p.weight_slots = kMostStreamSlots; p.weight_slots > 1 && bytes(p.weight_slots) > most;) --p.weight_slots;
+  CUtensorMap x{};
+  if (!encode_matrix_map(x, map_of_x(problem, p.box_rows, 2 * p.depth))) return cudaErrorInvalidValue;
+  return launch(one, p, x, {}, p.workers * p.parts, bytes(p.weight_slots), stream);
+}
+
 }  // namespace
 
 bool has_weight_config(const WeightProblem& problem, int config) { return find_instance(problem, config) != nullptr; }
@@ -187,6 +215,7 @@ int launch_weight_product(const WeightProblem& problem, const WeightPlan& plan, 
   if (one == nullptr) return cudaErrorInvalidValue;
   if (plan.is_even && problem.workspace_size < even_workspace(c, plan.workers)) return cudaErrorInvalidValue;
   WeightParams p = params_of(problem, plan, c);
+  if (c.splits) return launch_split(problem, plan, *one, c, p, stream);
   if (c.is_stream()) return launch_stream(problem, plan, *one, c, p, stream);
   if (!set_slots(p, *one, c)) return cudaErrorInvalidConfiguration;
   p.box_stores = is_plain(problem.epilogue) && problem.y_pitch % 8 == 0 && is_aligned(problem.y, 16);

@@ -14,10 +14,11 @@
 namespace narrow::cuda::sm90 {
 
 /// What is known when a kernel is compiled.
-template <class Decoder_, bool kBf16_, int kTokens_>
+template <class Decoder_, bool kBf16_, int kTokens_, bool kSplits_ = false>
 struct StreamTile {
   using Decode = Decoder_;
   static constexpr bool kBf16 = kBf16_;
+  static constexpr bool kSplits = kSplits_;  ///< tiles are split along k (weight_split.cuh), of common schemes (weight_launch.cu)
   static constexpr int kTokens = kTokens_, kBits = Decode::kBits;
   static constexpr int kWarps = 8, kThreads = (kWarps + 1) * 32;
   static constexpr int kBlocksAtOnce = kTokens <= 16 ? 2 : 1;  ///< of a multiprocessor
@@ -150,11 +151,11 @@ class StreamConsumer {
   __device__ void multiply(float (&sums)[2][T::kCount], int units, int mine) {
     if (p.scale == ChunkScale::kNone && (!kInteger || p.zero_offset == 0))
       multiply_units<0, Reads::kScales>(sums, units, mine);
-    else if (p.step == 128 && (!kInteger || p.zero_offset == 0))
-      multiply_units<8, Reads::kScales>(sums, units, mine);
+    else if (p.step == 128 && (!kInteger || (p.zero_offset == 0 && (!T::kSplits || p.scale == ChunkScale::kFloat))))
+      multiply_units<8, T::kSplits && kInteger ? Reads::kFloats : Reads::kScales>(sums, units, mine);
     else if (p.scale == ChunkScale::kBf16 && p.zero_offset == 0 && p.step <= 32)
       p.step == 32 ? multiply_units<2, Reads::kPacked>(sums, units, mine) : multiply_units<1, Reads::kPacked>(sums, units, mine);
-    else
+    else if constexpr (!T::kSplits || kInteger)
       multiply_rare(sums, units, mine);
   }
 
@@ -167,8 +168,8 @@ class StreamConsumer {
   static constexpr int kBlocks = kEight ? 1 : T::kTokens / 16;  ///< of up to 16 tokens
   static constexpr bool kHalves = T::kBits % 8 == 0;            ///< words are loaded for 64 columns at a time
   static constexpr int kWords = kHalves ? T::kBits : 2 * T::kBits;
-  /// What a loop reads besides codes: scales, bf16 scales 64 columns at a time, or scales and zero points.
-  enum class Reads : std::uint8_t { kScales, kPacked, kZeros };
+  /// What a loop reads besides codes: scales, fp32 scales of chunks, bf16 scales 64 columns at a time, or scales and zero points.
+  enum class Reads : std::uint8_t { kScales, kFloats, kPacked, kZeros };
 
   __device__ void multiply_rare(float (&sums)[2][T::kCount], int units, int mine) {
     constexpr Reads kReads = kInteger ? Reads::kZeros : Reads::kScales;
@@ -250,7 +251,7 @@ class StreamConsumer {
       shared.full[ring.slot].wait(ring.parity);
       if (unit < mine) multiply_chunk<kBlock, kReads>(sums, ring.slot, state);
       __syncwarp();
-      if (lane == 0) shared.empty[ring.slot].arrive();
+      if (T::kSplits ? is_elected() : lane == 0) shared.empty[ring.slot].arrive();
       ring.advance(p.weight_slots);
     }
   }
@@ -274,6 +275,10 @@ class StreamConsumer {
 #pragma unroll
           for (int i = 0; i < 4; ++i)
             scales[i] = __uint_as_float(kAt % 2 == 0 ? packed[i][kAt / 2] << 16 : packed[i][kAt / 2] & 0xFFFF0000u);
+        } else if constexpr (kReads == Reads::kFloats) {
+          const auto* stored = reinterpret_cast<const float*>(mine + scales_from_codes) + lane / 4;
+#pragma unroll
+          for (int i = 0; i < 4; ++i) scales[i] = stored[8 * i];
         } else {
           load_scales(mine, kStep, scales);
           if constexpr (kReads == Reads::kZeros && kStep > 0) load_zeros(mine, kStep, state);
@@ -340,9 +345,11 @@ __device__ inline void finish_quad(const WeightParams& p, float4 quad, int row, 
     }
 }
 
-/// Finishes and stores a warp's sums: 32 columns of y from `column` on, kTokens rows from `token` on.
+/// Finishes and stores a warp's sums: 32 columns of y from `column` on, kTokens rows from `token` on. `owned`: of split tiles, bits of the
+/// quads that this thread block has.
 template <class T>
-__device__ void store_stream(const WeightParams& p, float4 (&values)[T::kQuads], const float (&factors)[4], int column, int token) {
+__device__ void store_stream(const WeightParams& p, float4 (&values)[T::kQuads], const float (&factors)[4], int column, int token,
+                             [[maybe_unused]] unsigned owned = ~0u) {
   const int lane = thread_here() % 32;
 #pragma unroll
   for (int i = 0; i < T::kQuads; ++i) {
@@ -360,6 +367,7 @@ __device__ void store_stream(const WeightParams& p, float4 (&values)[T::kQuads],
     for (int i = 0; i < T::kQuads; ++i)
 #pragma unroll
       for (int second = 0; second < 2; ++second) {
+        if (T::kSplits && (owned >> i & 1u) == 0) continue;
         const int row = row_of(i), at = column_of(i) + second * 8;
         const std::uint32_t pair = second == 0 ? pack_pair(half, values[i].x, values[i].y) : pack_pair(half, values[i].z, values[i].w);
         if (at < p.n && row < p.m) to[row * p.y_pitch + at] = static_cast<std::uint16_t>(pair);
@@ -369,7 +377,7 @@ __device__ void store_stream(const WeightParams& p, float4 (&values)[T::kQuads],
   }
 #pragma unroll 1
   for (int i = 0; i < T::kQuads; ++i) {  // small code: quad after quad moves to one place
-    finish_quad(p, values[0], row_of(i), column_of(i));
+    if (!T::kSplits || (owned >> i & 1u) != 0) finish_quad(p, values[0], row_of(i), column_of(i));
 #pragma unroll
     for (int j = 0; j + 1 < T::kQuads; ++j) values[j] = values[j + 1];
   }
