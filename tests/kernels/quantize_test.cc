@@ -2,6 +2,7 @@
 /// points and values, for every scheme, type and policy, on odd shapes, strides and offsets, and touches nothing beyond.
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -235,11 +236,14 @@ TEST_P(QuantizeRows, GivenScales) {
   const auto check = [&](const Shape& shape, Rounding rounding, Fill fill) {
     if (!HasFatalFailure()) expect_reference_bits({GetParam(), shape, DType::kF32, 0, rounding, Overflow::kIeee, fill, true});
   };
-  for (const Rounding rounding : {Rounding::kNearestEven, Rounding::kTowardZero, Rounding::kStochastic}) {
-    for (const Shape& shape : {Shape{3, 277}, Shape{2, 4103}})
-      for (const Fill fill : kFills) check(shape, rounding, fill);
-    check({2, 70001}, rounding, Fill::kWild);  // long enough that columns are cut; any bits as values
-  }
+  // Columns of the longest rows are cut; where instructions are emulated they get one fill, any bits as values.
+  const bool emulated = std::getenv("NARROW_EMULATED") != nullptr;
+  for (const Rounding rounding : {Rounding::kNearestEven, Rounding::kTowardZero, Rounding::kStochastic})
+    for (const Fill fill : kFills) {
+      check({3, 277}, rounding, fill);
+      check({2, 4103}, rounding, fill);
+      if (!emulated || fill == Fill::kWild) check({2, 70001}, rounding, fill);
+    }
 }
 
 /// Random codes, whether an encoder would make them or not; random scales, zero points within the codes.

@@ -8,4 +8,4 @@ tests=(format_codec_test format_packing_test kernels_matmul_test kernels_msfp_te
   ops_fused_test ops_matmul_test ops_quantize_test)
 cmake --preset arm > /dev/null
 cmake --build --preset arm -j "$jobs" --target "${tests[@]}"
-ctest --preset arm -j "$jobs" -R "^($(IFS='|'; echo "${tests[*]}"))(_[0-9]+_of_[0-9]+)?\$"
+NARROW_EMULATED=1 ctest --preset arm -j "$jobs" -R "^($(IFS='|'; echo "${tests[*]}"))(_[0-9]+_of_[0-9]+)?\$"
