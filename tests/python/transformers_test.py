@@ -155,12 +155,42 @@ def test_experts_load_quantized(narrow, tmp_path, family, scheme):
         small.save_pretrained(tmp_path / "saved")
 
 
-def test_experts_of_a_plain_model_are_warned_of(tmp_path):
+@pytest.mark.parametrize("family, scheme", [("Mixtral", "nvfp4"), ("Qwen3Moe", "int4:block32:asym"), ("Qwen3Moe", "W8A8")])
+def test_experts_in_memory_are_those_of_the_files(narrow, tmp_path, family, scheme):
+    huggingface, torch_side = pytest.importorskip("narrow.torch.huggingface"), pytest.importorskip("narrow.torch")
+    narrow("quantize", small_experts(tmp_path / "model", family), tmp_path / "small", scheme)
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    loaded, made = load(tmp_path / "small", dtype=torch.float32).eval(), load(tmp_path / "model", dtype=torch.float32).eval()
+    torch_side.quantize_(made, scheme)
+    expected, state = loaded.state_dict(), made.state_dict()
+    assert state.keys() == expected.keys() and any("experts.down_proj.codes" in name for name in state)
+    assert all(torch.equal(state[name], expected[name]) for name in state)
+    at_once = load(tmp_path / "model", dtype=torch.float32, quantization_config=huggingface.NarrowConfig(scheme)).state_dict()
+    assert at_once.keys() == state.keys() and all(torch.equal(at_once[name], state[name]) for name in state)
+    tokens = torch.randint(0, 128, (3, 40))
+    with torch.inference_mode():
+        assert torch.equal(made(tokens).logits, loaded(tokens).logits)
+    empty = load(tmp_path / "model", dtype=torch.float32).to("meta")
+    torch_side.quantize_(empty, scheme).load_state_dict(state, assign=True)
+    plain = torch_side.dequantize_(made, torch.float32)
+    assert plain.model.layers[1].mlp.experts.down_proj.dtype == torch.float32 and plain(tokens).logits.isfinite().all()
+    with torch.inference_mode():
+        if scheme != "W8A8":
+            assert relative_error(plain(tokens).logits, loaded(tokens).logits) < 1e-4
+
+
+def test_experts_alone_and_experts_left_alone(tmp_path):
     torch_side = pytest.importorskip("narrow.torch")
-    model = transformers.AutoModelForCausalLM.from_pretrained(small_experts(tmp_path, "Mixtral"))
+    load = lambda: transformers.AutoModelForCausalLM.from_pretrained(small_experts(tmp_path, "Mixtral"))
+    model = torch_side.quantize_(load(), {r".*experts\.down_proj": "int8:row"})
+    experts = model.model.layers[0].mlp.experts
+    assert type(experts.down_proj).__name__ == "QuantizedExperts" and experts.gate_up_proj.dtype.is_floating_point
+    assert type(model.model.layers[0].self_attn.q_proj) is torch.nn.Linear
+    with pytest.raises(NotImplementedError, match="rounded dynamically"):
+        torch_side.quantize_(load(), torch_side.QuantizeConfig("int8:row", inputs="int8:tensor:static"))
+    model = load()
     with pytest.warns(UserWarning, match="model.layers.0.mlp.experts and 2 others hold the weights of all experts in one tensor"):
-        torch_side.quantize_(model, "int8:row")
-    assert type(model.model.layers[0].self_attn.q_proj).__name__ == "QuantizedLinear"
+        torch_side.prepare_qat_(model, "int8:row")
 
 
 def test_a_head_for_another_task_stays_plain(narrow, tmp_path):

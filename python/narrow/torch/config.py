@@ -186,21 +186,24 @@ def linear_layers(model: nn.Module, config: QuantizeConfig) -> list[tuple[str, n
     return found
 
 
-def checked_layers(caller: str, model: nn.Module, config: QuantizeConfig) -> list[tuple[str, nn.Linear, LayerScheme]]:
+def checked_layers(
+    caller: str, model: nn.Module, config: QuantizeConfig, experts: Mapping[str, nn.Module] | None = None
+) -> list[tuple[str, nn.Linear, LayerScheme]]:
     """The same for a caller that must find some. A pattern that no Linear layer matches is warned of: mostly it is misspelt. So is a layer
-    that stays as it is for what it computes."""
+    that stays as it is for what it computes. experts: the tensors of all experts that the caller changes too, and the modules they are of."""
+    experts = experts or {}
     names = [name for name, module in model.named_modules() if is_replaceable(module)]
     others = {name: type(module).__name__ for name, module in model.named_modules() if computes_more(module)}
     some = ", ".join(names[:2] + ["..."] * (len(names) > 3) + names[2:][-1:])
     layers, known = linear_layers(model, config), set(names)
-    if not names:
+    if not names and not experts:
         quantized = any(type(module).__name__ == "QuantizedLinear" for module in model.modules())
         why = "its Linear layers are quantized already; start from the plain model" if quantized else "it has no nn.Linear"
         if others:
             kinds = ", ".join(sorted(set(others.values())))
             why = f"its Linear layers are {kinds}, which compute more than nn.Linear does (convert_ ends training, pack_binary_ packs signs)"
         raise InvalidArgument(f"{caller}: nothing to do in this model: {why}")
-    if not layers:
+    if not layers and not experts:
         raise InvalidArgument(f"{caller}: the config matches none of the model's {len(names)} Linear layers: {some}")
     for name, module, _ in layers:
         if isinstance(vars(module).get("weight"), Tensor):
@@ -211,15 +214,18 @@ def checked_layers(caller: str, model: nn.Module, config: QuantizeConfig) -> lis
     for name, kind in others.items():
         if config.layer_scheme(name) is not None:
             warnings.warn(f"{caller}: {name} stays as it is: a {kind} computes more than nn.Linear does", stacklevel=3)
-    experts = [name for name, module in model.named_modules() if _has_fused_experts(module) and config.layer_scheme(name) is not None]
-    if experts:
+    changed = set(experts.values())
+    kept = [
+        name for name, module in model.named_modules() if _has_fused_experts(module) and module not in changed and config.layer_scheme(name) is not None
+    ]
+    if kept:
         warnings.warn(
-            f"{caller}: {experts[0]} and {len(experts) - 1} others hold the weights of all experts in one tensor, which stays as it is; `narrow "
+            f"{caller}: {kept[0]} and {len(kept) - 1} others hold the weights of all experts in one tensor, which stays as it is; `narrow "
             "quantize` quantizes them in the checkpoint, and from_pretrained loads that (narrow.torch.huggingface)",
             stacklevel=3,
         )
     for pattern in (*config.rules, *(set(config.ignore) - {"lm_head"})):
-        if pattern not in known and not any(matches(pattern, name) for name in (*names, *others)):
+        if pattern not in known and not any(matches(pattern, name) for name in (*names, *others, *experts)):
             shown = re.sub(r"^re:\(\?:(.*)\)\$$", r"\1", pattern)
             warnings.warn(f"{caller}: '{shown}' matches none of the model's Linear layers: {some}", stacklevel=3)
     return layers

@@ -9,9 +9,41 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from ..quantization import QuantizedTensor
+from ..errors import Unsupported
+from ..quantization import QuantizedTensor, quantize
+from .config import LayerScheme, QuantizeConfig
 from .linear import QuantizedWeight, only_moves
 from .ops import scheme_of
+
+#: The weights of fused experts, and how many matrices stand one below the other in each.
+FUSED_WEIGHTS = {"gate_up_proj": 2, "down_proj": 1}
+
+
+def is_fused(module: nn.Module) -> bool:
+    """Experts of gated layers whose weights are in two tensors [experts, n, k], as transformers' use_experts_implementation has them."""
+    form = {"has_gate": True, "has_bias": False, "is_transposed": False, "is_concatenated": True}
+    if any(getattr(module, name, None) is not value for name, value in form.items()):
+        return False
+    weights = (module._parameters.get(name) for name in FUSED_WEIGHTS)
+    return all(weight is not None and weight.dim() == 3 for weight in weights)
+
+
+def fused_weights(model: nn.Module, config: QuantizeConfig) -> list[tuple[str, nn.Module, str, LayerScheme]]:
+    """The experts' tensors that a config changes, as `....experts.down_proj`: name, module, name in it, scheme."""
+    found = []
+    for place, module in model.named_modules():
+        for weight in FUSED_WEIGHTS if is_fused(module) else ():
+            name = f"{place}.{weight}" if place else weight
+            if (scheme := config.layer_scheme(name)) is not None:
+                found.append((name, module, weight, scheme))
+    return found
+
+
+def check_inputs(caller: str, inputs: str) -> None:
+    if inputs.endswith(":static"):
+        raise Unsupported(
+            f"{caller}: inputs of experts are rounded dynamically, not {inputs}; name a dynamic scheme for them, or leave them as they are (ignore)"
+        )
 
 
 class ExpertWeight:
@@ -62,6 +94,29 @@ class QuantizedExperts(nn.Module):
             stacked = None if part is None else part.new_empty((experts, matrices * part.shape[0], *part.shape[1:]))
             self.register_buffer(name, stacked)
         self._is_hf_initialized = True  # transformers would draw random numbers for a weight that it did not load itself
+
+    @classmethod
+    def of(cls, weight: Tensor, scheme: str, inputs: str, matrices: int) -> QuantizedExperts:
+        """Plain weights [experts, n, k], every matrix rounded to nearest by itself. Those on the device meta give some there."""
+        made = cls(*weight.shape, scheme, inputs, matrices, device="meta")
+        if weight.is_meta:
+            return made
+        parts = [[QuantizedWeight.of(quantize(matrix, scheme)) for matrix in expert.detach().chunk(matrices)] for expert in weight]
+        for name, buffer in made._buffers.items():
+            if buffer is not None:
+                setattr(made, name, torch.stack([torch.cat([getattr(part, name) for part in expert]) for expert in parts]))
+        return made
+
+    def put_into(self, module: nn.Module, name: str) -> None:
+        """In the place of the parameter `name` of transformers' experts, which then multiply expert by expert."""
+        delattr(module, name)
+        setattr(module, name, self)
+        if hasattr(module, "config"):
+            module.config._experts_implementation = "eager"
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The values [experts, n, k]."""
+        return torch.stack([self[i].dequantize(dtype) for i in range(self.shape[0])])
 
     def __getitem__(self, index: int | Tensor) -> ExpertWeight:
         buffers = list(self._buffers.values())

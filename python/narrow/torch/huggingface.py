@@ -21,7 +21,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from ..checkpoints import Checkpoint
 from ..errors import InvalidArgument, Unsupported
 from .config import LayerScheme, QuantizeConfig, inputs_of, linear_layers, places_of, replace_module, rule_pair
-from .experts import QuantizedExperts
+from .experts import FUSED_WEIGHTS, QuantizedExperts, check_inputs, fused_weights, is_fused
 from .linear import QuantizedLinear
 from .model import quantize_
 
@@ -49,15 +49,6 @@ def _quantized_modules(files: Any) -> dict[str, str]:
     return {name.removesuffix(".weight"): str(scheme) for name, scheme in found if scheme is not None}
 
 
-def _is_fused(module: torch.nn.Module) -> bool:
-    """Experts of gated layers whose weights are in two tensors [experts, n, k], as transformers' use_experts_implementation has them."""
-    form = {"has_gate": True, "has_bias": False, "is_transposed": False, "is_concatenated": True}
-    if any(getattr(module, name, None) is not value for name, value in form.items()):
-        return False
-    weights = (module._parameters.get(name) for name in ("gate_up_proj", "down_proj"))
-    return all(weight is not None and weight.dim() == 3 for weight in weights)
-
-
 def _same_place(a: str, b: str) -> bool:
     """Names of one module in a file and in a model, of which one may have a prefix more."""
     return a == b or a.endswith("." + b) or b.endswith("." + a)
@@ -67,14 +58,14 @@ def _fuse_experts(model: Any, schemes: dict[str, str], config: NarrowConfig) -> 
     """Puts QuantizedExperts where a checkpoint has quantized experts one by one, and says which modules of the checkpoint they take."""
     taken: set[str] = set()
     matrices = [(match, scheme) for name, scheme in schemes.items() if (match := re.fullmatch(r"(.*\.experts)\.\d+\.(\w+)", name))]
-    for place, module in [(place, module) for place, module in model.named_modules() if _is_fused(module)]:
+    for place, module in [(place, module) for place, module in model.named_modules() if is_fused(module)]:
         of_layer: dict[str, list[tuple[str, str]]] = {}
         for match, scheme in matrices:
             if _same_place(match[1].replace(".block_sparse_moe.", ".mlp."), place) and match[2] in _EXPERT_MATRICES:
                 of_layer.setdefault(_EXPERT_MATRICES[match[2]], []).append((match[0], scheme))
         for name, members in of_layer.items():
             experts, n, k = getattr(module, name).shape
-            count = 2 if name == "gate_up_proj" else 1
+            count = FUSED_WEIGHTS[name]
             layers = {(scheme, config.inputs_of(member)) for member, scheme in members}
             if len(members) != count * experts or len(layers) != 1:
                 raise Unsupported(
@@ -82,11 +73,8 @@ def _fuse_experts(model: Any, schemes: dict[str, str], config: NarrowConfig) -> 
                     f"quantized, to {', '.join(sorted({scheme for scheme, _ in layers}))}; quantize them all to one scheme"
                 )
             scheme, inputs = layers.pop()
-            if inputs.endswith(":static"):
-                raise Unsupported(f"from_pretrained: inputs of experts are rounded dynamically, not {inputs}; `narrow dequantize` gives a plain model")
-            delattr(module, name)
-            setattr(module, name, QuantizedExperts(experts, n, k, scheme, inputs, count, device="meta"))
-            module.config._experts_implementation = "eager"  # the one that takes weights expert by expert
+            check_inputs("from_pretrained", inputs)
+            QuantizedExperts(experts, n, k, scheme, inputs, count, device="meta").put_into(module, name)
             taken.update(member for member, _ in members)
     return taken
 
@@ -174,8 +162,9 @@ class NarrowConfig(QuantizationConfigMixin):
 
     def layers_and_inputs(self, model: Any) -> QuantizeConfig:
         """The same for the layers of one model, with the rounding of each one's input."""
-        found = linear_layers(model, self.layers())
-        return QuantizeConfig(None, ignore=(), rules={name: LayerScheme(scheme.weights, self.inputs_of(name)) for name, _, scheme in found})
+        config = self.layers()
+        found = [(name, scheme.weights) for name, *_, scheme in (*linear_layers(model, config), *fused_weights(model, config))]
+        return QuantizeConfig(None, ignore=(), rules={name: LayerScheme(weights, self.inputs_of(name)) for name, weights in found})
 
 
 @register_quantizer("narrow")

@@ -14,19 +14,24 @@ from ..checkpoints import CalibrationStatistics, Checkpoint, fit_weight
 from ..errors import InvalidArgument
 from ..quantization import quantize
 from .config import LayerScheme, QuantizeConfig, checked_layers, inputs_of, places_of, replace_module
+from .experts import FUSED_WEIGHTS, QuantizedExperts, check_inputs, fused_weights
 from .factors import awq_factors, smooth_factors
 from .linear import QuantizedLinear, QuantizedWeight
 
 
 def quantize_(model: nn.Module, config: Any) -> nn.Module:
-    """Quantizes a model's Linear layers in place, and gives it back.
+    """Quantizes a model's Linear layers in place, and gives it back; so are the experts of transformers' mixtures, by the method rtn.
 
     config: a scheme ("fp6_e3m2"), a preset ("W8A8", "FP8_DYNAMIC"), a dict of regular expressions over module names -> scheme, or a
     QuantizeConfig. `lm_head` stays as it is unless a config says otherwise, and so does what nn.MultiheadAttention holds. A model on the
-    device meta gets layers there, to be filled by load_state_dict(state, assign=True).
+    device meta gets layers there, to be filled by load_state_dict(state, assign=True). Tensors of all experts are matched by their own names,
+    `....experts.gate_up_proj` and `....experts.down_proj`.
     """
     how = QuantizeConfig.of(config)
-    layers = checked_layers("quantize_", model, how)
+    experts = fused_weights(model, how) if how.method == "rtn" else []
+    layers = checked_layers("quantize_", model, how, {name: module for name, module, _, _ in experts})
+    for _, _, _, scheme in experts:
+        check_inputs("quantize_", scheme.inputs)
     statistics = how.statistics
     if how.method != "rtn" and not isinstance(statistics, CalibrationStatistics):
         raise InvalidArgument(
@@ -54,21 +59,30 @@ def quantize_(model: nn.Module, config: Any) -> nn.Module:
             if s is not None:
                 layer.input_factor = 1.0 / s
             replace_module(places, module, layer.to(module.weight.device))
+        for _, module, name, scheme in with_progress(experts, "experts", how.progress):
+            plain = module._parameters[name]
+            QuantizedExperts.of(plain, scheme.weights, scheme.inputs, FUSED_WEIGHTS[name]).to(plain.device).put_into(module, name)
     return model
 
 
 def dequantize_(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
-    """The reverse, in place: every QuantizedLinear becomes an nn.Linear with the values of its codes, for tools that know no other.
+    """The reverse, in place: every QuantizedLinear becomes an nn.Linear with the values of its codes, experts a tensor, for tools that know no other.
 
     dtype: of the weights, the bias's own or fp32 by default. Inputs are not rounded any longer.
     """
     layers = [module for module in model.modules() if isinstance(module, QuantizedLinear)]
-    if not layers:
-        raise InvalidArgument("dequantize_: the model has no QuantizedLinear")
     places = places_of(model)
+    experts = [module for module in places if isinstance(module, QuantizedExperts)]
+    if not layers and not experts:
+        raise InvalidArgument("dequantize_: the model has no QuantizedLinear")
     with torch.no_grad():
         for module in layers:
             replace_module(places, module, module.to_linear(dtype))
+        for module in experts:
+            plain = nn.Parameter(module.dequantize(dtype or torch.float32))
+            for parent, name in places[module]:
+                delattr(parent, name)
+                parent.register_parameter(name, plain)
     return model
 
 
