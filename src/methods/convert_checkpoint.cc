@@ -140,7 +140,7 @@ class PlainSource : public Source {
   }
 
   std::vector<Item> items() override {
-    const RecipeMatcher matcher(recipe_);
+    const RecipeMatcher matcher(recipe_, input_);
     std::vector<Item> items;
     for (const TensorInfo& info : input_.stored()) {
       Item item{.name = info.name, .file = info.file, .shape = info.shape, .dtype = info.dtype, .bytes = info.byte_size()};

@@ -38,7 +38,7 @@ std::uint64_t peak_of(const PlannedTensor& tensor, const QuantizeOptions& option
 
 Plan plan_quantize(const Checkpoint& input, const Recipe& recipe, const std::filesystem::path& output_place) {
   check_not_quantized(input);
-  const RecipeMatcher matcher(recipe);
+  const RecipeMatcher matcher(recipe, input);
   Plan plan;
   for (const TensorInfo& info : input.stored()) {
     RecipeMatcher::Decision decision = matcher.decide(info.name, info.dtype, info.shape);

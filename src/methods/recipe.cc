@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include "io/bounded_regex.h"
+#include "io/checkpoint_directory.h"
+#include "io/json.h"
 #include "io/text.h"
 #include "io/weight_suffix.h"
 #include "narrow/error.h"
@@ -58,6 +60,21 @@ void check_scheme(const Scheme& scheme) {
     throw InvalidArgument(fmt::format("recipe: {} is not narrower than the tensors; name a scheme of at most 16 bits", scheme.to_string()));
 }
 
+/// Whether a model's layers are transformers' Conv1D, an x W + b whose W is [inputs, outputs].
+bool has_conv1d(const Checkpoint& model) {
+  const std::string text = model.config();
+  if (text.empty()) return false;
+  const io::Json config = io::parse_json(text, model.directory() / io::kConfigFile);
+  if (!config.is_object() || !config.contains("model_type")) return false;
+  const io::Json& type = config.at("model_type");
+  return type == "gpt2" || type == "openai-gpt" || type == "imagegpt" || type == "decision_transformer";
+}
+
+bool is_conv1d(std::string_view module) {
+  const std::string_view part = last_part(module);
+  return part == "c_attn" || part == "q_attn" || part == "c_proj" || part == "c_fc";
+}
+
 class Pattern {
  public:
   explicit Pattern(const std::string& text) : text_(text) {
@@ -100,6 +117,8 @@ RecipeMatcher::RecipeMatcher(const Recipe& recipe) : patterns_(std::make_unique<
   for (const auto& [text, scheme] : recipe.rules) patterns_->rules.emplace_back(Pattern(text), scheme);
 }
 
+RecipeMatcher::RecipeMatcher(const Recipe& recipe, const Checkpoint& model) : RecipeMatcher(recipe) { has_conv1d_ = has_conv1d(model); }
+
 RecipeMatcher::~RecipeMatcher() = default;
 
 RecipeMatcher::Decision RecipeMatcher::decide(std::string_view name, DType dtype, const Shape& shape) const {
@@ -108,7 +127,8 @@ RecipeMatcher::Decision RecipeMatcher::decide(std::string_view name, DType dtype
     if (pattern.matches(name) || (pattern.is_linear() && not_linear(name, shape).empty()))
       return {.reason = "ignored by " + pattern.text()};
   Decision decision{Fate::kQuantize, scheme_, "Linear weight"};
-  const std::string other = not_linear(name, shape);
+  std::string other = not_linear(name, shape);
+  if (other.empty() && has_conv1d_ && is_conv1d(module_of(name))) other = "Conv1D, [inputs, outputs]: narrow.torch quantizes it in memory";
   bool chosen = patterns_->targets.empty() && other.empty();
   for (const Pattern& pattern : patterns_->targets) {
     if (!(pattern.is_linear() ? other.empty() : pattern.matches(name))) continue;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "narrow/checkpoint.h"
 #include "narrow/recipe.h"
 
 namespace narrow {
@@ -17,6 +18,8 @@ class RecipeMatcher {
  public:
   /// Throws InvalidArgument for a pattern that is not a regular expression, or longer than 512 characters.
   explicit RecipeMatcher(const Recipe& recipe);
+  /// For the tensors of one model: the matrices of GPT-2 and its like lie [inputs, outputs], which no Linear layer's do.
+  RecipeMatcher(const Recipe& recipe, const Checkpoint& model);
   ~RecipeMatcher();
 
   struct Decision {
@@ -30,6 +33,7 @@ class RecipeMatcher {
   struct Patterns;
   std::unique_ptr<Patterns> patterns_;
   Scheme scheme_;
+  bool has_conv1d_ = false;
 };
 
 /// Whether one pattern matches a tensor's or a module's name. Throws InvalidArgument as RecipeMatcher does.

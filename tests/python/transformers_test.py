@@ -208,13 +208,41 @@ def test_checkpoints_that_transformers_cannot_place_are_refused(narrow, tmp_path
     pytest.importorskip("narrow.torch.huggingface")
     config = transformers.GPT2Config(vocab_size=128, n_embd=64, n_layer=2, n_head=4, n_positions=64, bos_token_id=1, eos_token_id=1)
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
-    narrow("quantize", tmp_path / "gpt2", tmp_path / "small-gpt2", "int8:row")
+    narrow("quantize", tmp_path / "gpt2", tmp_path / "small-gpt2", "int8:row", "--targets", "re:.*c_attn[.]weight")
     mixed = "re:.*experts.0.w1=int8:row"
     narrow("quantize", small_experts(tmp_path / "mixtral", "Mixtral"), tmp_path / "mixed", "int4:block32", "--rule", mixed)
     narrow("quantize", tmp_path / "mixtral", tmp_path / "some", "int4:block32", "--ignore", "re:.*experts.0.w1")
     for folder, words in (("small-gpt2", "c_attn is quantized.*no nn.Linear"), ("mixed", "to one scheme"), ("some", "7 of its 8 matrices")):
         with pytest.raises(NotImplementedError, match=words):
             transformers.AutoModelForCausalLM.from_pretrained(tmp_path / folder)
+
+
+def test_conv1d_layers_are_quantized_in_memory(bin_dir, tmp_path):
+    """GPT-2's weights are [inputs, outputs]: as those of Linear layers, calibrated, rounded inputs and trained; not in files."""
+    huggingface, torch_side = pytest.importorskip("narrow.torch.huggingface"), pytest.importorskip("narrow.torch")
+    torch.manual_seed(3)
+    config = transformers.GPT2Config(vocab_size=128, n_embd=64, n_layer=2, n_head=4, n_positions=64, bos_token_id=1, eos_token_id=1)
+    plain, tokens = transformers.GPT2LMHeadModel(config).eval(), torch.randint(0, 128, (3, 40))
+    expected = plain(tokens).logits
+    statistics = torch_side.calibrate(plain, [tokens], second_moments=True)
+    for how in ("int8:row", torch_side.QuantizeConfig("W8A8-static", statistics=statistics, method="smoothquant+gptq")):
+        model = torch_side.quantize_(copy.deepcopy(plain), how)
+        assert type(model.transformer.h[1].mlp.c_fc).__name__ == "QuantizedLinear" and type(model.lm_head) is torch.nn.Linear
+        assert 0 < relative_error(model(tokens).logits, expected) < 0.05
+        errors = torch_side.layer_errors(plain, model, [tokens])
+        assert len(errors) == 8 and "c_" in str(errors[0])
+    copied = copy.deepcopy(plain)
+    copied.transformer.h[0].attn.c_proj.weight.data += 1  # square: the wrong way round it would run as well
+    model = torch_side.quantize_(copy.deepcopy(copied), "int8:row")
+    assert relative_error(model(tokens).logits, copied(tokens).logits) < 0.05
+    trained = torch_side.prepare_qat_(copy.deepcopy(plain), "int8:row").train()
+    trained(tokens, labels=tokens).loss.backward()
+    assert trained.transformer.h[0].mlp.c_fc.weight.grad.shape == (256, 64)
+    with pytest.raises(NotImplementedError, match="state_dict"):
+        huggingface.save_pretrained(model, tmp_path / "saved")
+    plain.save_pretrained(tmp_path / "gpt2")
+    done = subprocess.run([bin_dir / "narrow", "quantize", tmp_path / "gpt2", tmp_path / "small", "int8:row"], capture_output=True, text=True)
+    assert done.returncode == 2 and "8 x 'Conv1D, [inputs, outputs]" in done.stderr and not (tmp_path / "small").exists()
 
 
 def test_greedy_text_is_the_same(narrow):

@@ -12,6 +12,7 @@ from .._arrays import borrow_torch
 from .._progress import with_progress
 from ..checkpoints import CalibrationStatistics
 from ..errors import InvalidArgument
+from .config import is_conv1d
 
 
 def calibrate(
@@ -28,7 +29,7 @@ def calibrate(
     every input too, which GPTQ needs. Layers that read the same tensor one after the other share its statistics. `.save(path)` writes the
     file of `narrow calibrate`. progress: a bar of tqdm or rich, where one is installed.
     """
-    names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Linear) or is_conv1d(module)}
     if not names:
         raise InvalidArgument("calibrate: the model has no Linear layer")
     collector = _Collector(second_moments)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from .._progress import with_progress
 from ..errors import InvalidArgument
 from .calibration import run_batch
+from .config import is_conv1d
 from .linear import QuantizedLinear
 
 
@@ -39,7 +40,7 @@ def layer_errors(
 
     small: the same model after quantize_ (or load_checkpoint_), by the names of its layers. run(model, batch), progress: as in calibrate.
     """
-    plain = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    plain = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear) or is_conv1d(module)}
     pairs = {
         name: (plain[name], layer) for name, layer in small.named_modules() if isinstance(layer, QuantizedLinear) and name in plain
     }

@@ -177,6 +177,28 @@ def _has_fused_experts(module: nn.Module) -> bool:
     return weight is not None and weight.dim() == 3
 
 
+def is_conv1d(module: nn.Module) -> bool:
+    """transformers' Conv1D, of GPT-2 and its like: a Linear layer whose weight is [inputs, outputs]."""
+    return type(module).__name__ == "Conv1D" and hasattr(module, "nf") and module._parameters.get("weight") is not None
+
+
+def linear_of_conv1d(module: nn.Module) -> nn.Linear:
+    weight: Tensor = module._parameters["weight"]
+    bias = module._parameters.get("bias")
+    made = nn.Linear(*weight.shape, bias is not None, device="meta")
+    made.weight = nn.Parameter(weight.detach().T.contiguous(), weight.requires_grad)
+    made.bias = bias
+    return made.train(module.training)
+
+
+def replace_conv1d(model: nn.Module, config: QuantizeConfig) -> None:
+    """Puts nn.Linear layers in the place of the Conv1D ones that the config changes."""
+    places = places_of(model)
+    for name, module in list(model.named_modules()):
+        if is_conv1d(module) and config.layer_scheme(name) is not None:
+            replace_module(places, module, linear_of_conv1d(module))
+
+
 def linear_layers(model: nn.Module, config: QuantizeConfig) -> list[tuple[str, nn.Linear, LayerScheme]]:
     """The layers that the config changes, in the model's order."""
     found = []

@@ -40,6 +40,10 @@ _EXPERT_MATRICES = {"gate_proj": "gate_up_proj", "up_proj": "gate_up_proj", "dow
 }
 
 
+#: Models whose layers are Conv1D.
+_CONV1D_MODELS = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer")
+
+
 def _quantized_modules(files: Any) -> dict[str, str]:
     """The schemes of a checkpoint's quantized weights, by module. files: its safetensors files."""
     if not files or not str(files[0]).endswith(".safetensors"):
@@ -123,6 +127,8 @@ class NarrowConfig(QuantizationConfigMixin):
         layers = {name: module for name, module in model.named_modules() if isinstance(module, QuantizedLinear)}
         if not layers:
             raise InvalidArgument("save_pretrained: the model has no QuantizedLinear")
+        if getattr(model.config, "model_type", "") in _CONV1D_MODELS:
+            raise Unsupported("save_pretrained: the layers were Conv1D, [inputs, outputs] in files, which narrow's are not; save the state_dict instead")
         if any(layer.input_factor is not None for layer in layers.values()):
             raise Unsupported(
                 "save_pretrained: layers have factors on their inputs, for which config.json has no place; `narrow quantize --method` folds them"

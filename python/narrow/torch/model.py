@@ -13,7 +13,7 @@ from .._progress import with_progress
 from ..checkpoints import CalibrationStatistics, Checkpoint, fit_weight
 from ..errors import InvalidArgument
 from ..quantization import quantize
-from .config import LayerScheme, QuantizeConfig, checked_layers, inputs_of, places_of, replace_module
+from .config import LayerScheme, QuantizeConfig, checked_layers, inputs_of, places_of, replace_conv1d, replace_module
 from .experts import FUSED_WEIGHTS, QuantizedExperts, check_inputs, fused_weights
 from .factors import awq_factors, smooth_factors
 from .linear import QuantizedLinear, QuantizedWeight
@@ -25,9 +25,10 @@ def quantize_(model: nn.Module, config: Any) -> nn.Module:
     config: a scheme ("fp6_e3m2"), a preset ("W8A8", "FP8_DYNAMIC"), a dict of regular expressions over module names -> scheme, or a
     QuantizeConfig. `lm_head` stays as it is unless a config says otherwise, and so does what nn.MultiheadAttention holds. A model on the
     device meta gets layers there, to be filled by load_state_dict(state, assign=True). Tensors of all experts are matched by their own names,
-    `....experts.gate_up_proj` and `....experts.down_proj`.
+    `....experts.gate_up_proj` and `....experts.down_proj`. GPT-2's Conv1D layers become Linear ones.
     """
     how = QuantizeConfig.of(config)
+    replace_conv1d(model, how)
     experts = fused_weights(model, how) if how.method == "rtn" else []
     layers = checked_layers("quantize_", model, how, {name: module for name, module, _, _ in experts})
     for _, _, _, scheme in experts:

@@ -14,7 +14,7 @@ from torch.ao.quantization import FakeQuantizeBase
 
 from ..errors import InvalidArgument
 from ..quantization import quantize
-from .config import QuantizeConfig, checked_layers, places_of, replace_module
+from .config import QuantizeConfig, checked_layers, places_of, replace_conv1d, replace_module
 from .linear import QuantizedLinear
 from .ops import rounded_zero_points, scheme_of, split_inputs
 
@@ -145,8 +145,10 @@ def prepare_qat_(model: nn.Module, config: Any, learned: bool = False) -> nn.Mod
     A static input always learns its scale, which starts at the first batch's. Call it before the optimizer collects parameters; inputs
     that are static get theirs with the first forward pass.
     """
+    how = QuantizeConfig.of(config)
+    replace_conv1d(model, how)
     places = places_of(model)
-    for _, module, scheme in checked_layers("prepare_qat_", model, QuantizeConfig.of(config)):
+    for _, module, scheme in checked_layers("prepare_qat_", model, how):
         replace_module(places, module, QATLinear(module, scheme.weights, scheme.inputs, learned))
     return model
 
