@@ -21,8 +21,15 @@ __device__ TilePlace place_of(const ByteParams& p, const BytePiece& piece, int r
   const int tiles_m = p.schedule.grouping == ByteGrouping::kNone || p.schedule.grouping == ByteGrouping::kDepth
                           ? p.schedule.tiles_m
                           : (piece.rows + p.schedule.tile_m - 1) / p.schedule.tile_m;
-  const int2 place = place_of_tile(piece.tile, tiles_m, p.schedule.tiles_n, p.schedule.band);
-  return {(place.x * T::kClusterM + rank % T::kClusterM) * T::kTileM, (place.y * T::kClusterN + rank / T::kClusterM) * T::kTileN};
+  const int2 tile = place_of_tile(piece.tile, tiles_m, p.schedule.tiles_n, p.schedule.band);
+  TilePlace place{(tile.x * T::kClusterM + rank % T::kClusterM) * T::kTileM, (tile.y * T::kClusterN + rank / T::kClusterM) * T::kTileN};
+  // The last tiles end where the matrix does: copies of rows outside of it take longer than those of rows. What two tiles have in common
+  // both compute, and write the same.
+  if (T::kMayOverlap && p.schedule.overlapping) {
+    place.row = min(place.row, max(p.m - T::kTileM, 0));
+    place.column = min(place.column, max(p.n - T::kTileN, 0));
+  }
+  return place;
 }
 
 /// The scheduler: one thread, which walks the tiles and notes them for the others, some tiles ahead, since their places take divisions.
