@@ -423,7 +423,10 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
     };
     if constexpr (!kStagesAhead<T, kResults>) clear_sums();  // else the first block writes them
     bool moderate = false;
+    [[maybe_unused]] SumPlaces<T, kResults> sum_places;
     const auto take_terms = [&] {
+      if constexpr (DirectOf<T, kResults>::kOn && kResults == Results::kSums)
+        sum_places.set(p.out, shared.terms(group), place_of_group<T>(p, piece, place, group));
       if (!needs_terms) return;
       wait_words();
       if constexpr (kResults == Results::kBytes) {
@@ -432,6 +435,8 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
       } else {
         named_sync(barrier, 128);
       }
+      if constexpr (DirectOf<T, kResults>::kOn && kResults != Results::kSums)
+        sum_places.set(p.out, shared.terms(group), place_of_group<T>(p, piece, place, group));
     };
     if (blocks > 0) {
       if constexpr (T::kPingPong) {
@@ -473,7 +478,7 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
     if (mine) {
       if (!T::kLone) take_terms();
       if constexpr (DirectOf<T, kResults>::kOn)
-        finish_directly<T, kResults>(p.out, shared.terms(group), sums, place_of_group<T>(p, piece, place, group), moderate);
+        finish_directly<T, kResults>(p.out, shared.terms(group), sums, place_of_group<T>(p, piece, place, group), sum_places, moderate);
       else
         finish_tile<T, kResults>(p, d, shared, sums, piece, place, slots);
     }
