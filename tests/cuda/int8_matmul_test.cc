@@ -208,6 +208,38 @@ TEST_F(Int8MatmulTest, RequantizesAtAnyScales) {
     }
 }
 
+/// Sums of 2^23, -2^23 and next to them, beside small ones: ends that take the bits of small sums for floats leave the others to exact
+/// conversions. With zero points their products with the sums of rows are as large.
+TEST_F(Int8MatmulTest, SumsMayBeLarge) {
+  constexpr std::int64_t kM = 270, kK = 2048, kLarge = 100;  // rows of either side, from the first on
+  const auto with_codes = [&](const char* scheme, std::int64_t rows, bool either_sign) {
+    DeviceQuantized q = quantized(scheme, rows, kK);
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(rows * kK));
+    for (std::int64_t i = 0; i < rows * kK; ++i) {
+      const std::int64_t row = i / kK;
+      int code = row >= kLarge ? pick(9) - 4 : either_sign && row % 2 == 1 ? -64 : 64;
+      if (row < kLarge && i % kK == 0) code += static_cast<int>(row % 3) - 1;
+      codes[static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(q.scheme.asymmetric ? code + 128 : code);
+    }
+    q.codes = upload(codes.data(), codes.size());
+    return q;
+  };
+  for (const char* x_scheme : {"int8:row", "int8:row:asym"})
+    for (const DType out : {DType::kI8, DType::kBf16, DType::kF16})
+      for (const std::string& name : int8_matmul_kernel_names()) {
+        constexpr std::int64_t kN = 512;
+        const DeviceQuantized xq = with_codes(x_scheme, kM, false), wq = with_codes("int8:row", kN, true);
+        const Int8Matrix x = prepare_int8(xq, *stream_), w = prepare_int8(wq, *stream_);
+        Int8MatmulOptions options;
+        options.out_scale = 40.0f;
+        if (xq.scheme.asymmetric && out != DType::kI8) options.bias = floats({kN});
+        for (const MatmulChoice& choice : explain_matmul(x, w, Tensor::empty(out, {kM, kN}, kDevice), options))
+          if (choice.name == name && choice.accepted) options.kernel = name;
+        if (options.kernel.empty()) continue;
+        ASSERT_NO_FATAL_FAILURE(expect_right(xq, x, wq, w, out, options, 0, 0, name + " " + x_scheme + " -> " + std::string(name_of(out))));
+      }
+}
+
 TEST_F(Int8MatmulTest, LinearIsTheFusedQuantizationAndTheProduct) {
   const std::int64_t m = 77, n = 240, k = 512;
   const Tensor x = random_values(DType::kBf16, {m, k}, Values::kNormal, 4), weight = random_values(DType::kBf16, {k}, Values::kNormal, 5);

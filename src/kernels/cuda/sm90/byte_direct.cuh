@@ -70,16 +70,11 @@ __device__ inline void store_words(void* to, const std::uint32_t (&w)[2]) {
 }
 __device__ inline void store_words(void* to, const std::uint32_t (&w)[1]) { asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(w[0])); }
 
-/// v / out_scale, below -127 that, where |v| <= 2^111: the division in two operations gives every code (tests/format/division_test.cc,
+/// v / out_scale, where |v| <= 2^111: the division in two operations gives every code (tests/format/division_test.cc,
 /// TwoOperationsNeverMoveACode); what overflows in it has the code of an end.
 __device__ inline float divide_moderate(const ByteOutput& out, float v) {
-  return fmaxf(__fmaf_rn(v, out.inverse, __fmul_rn(v, out.inverse_rest)), -127.0f);
+  return __fmaf_rn(v, out.inverse, __fmul_rn(v, out.inverse_rest));
 }
-/// The same of any v. Beyond the division's range the codes are the ends' all the same; of NaN int8 has 0.
-__device__ inline float divide_any(const Divisor& divisor, float v) {
-  return fmaxf(divide<DType::kF32>(v != v ? 0.0f : fminf(fmaxf(v, -0x1p80f), 0x1p80f), divisor), -127.0f);
-}
-
 /// kCount terms of neighbouring columns.
 template <int kCount, class Term>
 __device__ inline void load_terms(const Term* from, Term (&to)[kCount]) {
@@ -88,44 +83,63 @@ __device__ inline void load_terms(const Term* from, Term (&to)[kCount]) {
   for (int i = 0; i < kCount; i += 4) *reinterpret_cast<int4*>(to + i) = *reinterpret_cast<const int4*>(from + i);
 }
 
-/// Puts a thread's sums of a tile into D. kModerate: of bytes, TileTerms::are_moderate.
-template <class T, Results kResults, DType kOut, bool kModerate>
-struct SumsToD {
+/// Where a thread's sums of a tile go, and what belongs to their rows: known before the sums are.
+template <class T, Results kResults>
+struct SumPlaces {
   using Direct = DirectOf<T, kResults>;
-  static constexpr int kBytes = Direct::kElementBytes;
-  static constexpr bool kScaled = kResults != Results::kSums, kShifted = kResults == Results::kShifted;
   static constexpr bool kStripes = T::kCol32;  ///< of D too
 
-  const ByteOutput& out;
-  const typename T::Terms& terms;
-  const StripPlace& part;
-  Divisor divisor;
-  int row[T::kStrips][2], zero[T::kStrips][2];
+  int before;  ///< columns of the part in front of its whole blocks
+  int row[T::kStrips][2], minus_zero[T::kStrips][2];
   float row_scale[T::kStrips][2];
-  std::byte* at[T::kStrips][2];
+  std::byte* at[T::kStrips][2];  ///< the first block's; of stripes its row's
 
-  __device__ SumsToD(const ByteOutput& output, const typename T::Terms& its_terms, const StripPlace& place)
-      : out(output), terms(its_terms), part(place), divisor(make_divisor(output.epilogue.out_scale)) {
-    const int lane = thread_here() % 32, warp = thread_here() % 128 / 32;
+  __device__ void set(const ByteOutput& out, const typename T::Terms& terms, const StripPlace& part) {
+    const unsigned here = static_cast<unsigned>(thread_here());  // whose parts take fewer instructions than those of a signed one
+    const int lane = static_cast<int>(here % 32), warp = static_cast<int>(here % 128 / 32);
     const FragmentRows<T::kCol32> rows_of(out.exchanged);
+    before = Direct::kRest > 0 ? part.column % Direct::kColumns : 0;
+    const int column = kStripes ? 0 : part.column + before + lane % 4 * 2 * Direct::kSpan;
 #pragma unroll
     for (int strip = 0; strip < T::kStrips; ++strip)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int r = strip * 64 + warp * 16 + rows_of(lane / 4, half);
         row[strip][half] = r;
-        if constexpr (kScaled) row_scale[strip][half] = terms.row_scale[r];
-        if constexpr (kShifted) zero[strip][half] = terms.row_zero[r];
-        at[strip][half] = static_cast<std::byte*>(out.d) + (part.row + r) * (kStripes ? 32 : out.pitch) * kBytes;
+        if constexpr (kResults != Results::kSums) row_scale[strip][half] = terms.row_scale[r];
+        if constexpr (kResults == Results::kShifted) minus_zero[strip][half] = -terms.row_zero[r];
+        std::byte* to = static_cast<std::byte*>(out.d) + ((part.row + r) * (kStripes ? 32 : out.pitch) + column) * Direct::kElementBytes;
+        asm volatile("" : "+l"(to));  // added up here, not at every store
+        at[strip][half] = to;
       }
   }
+};
 
-  /// The block of 8 * kSpan columns from `column` of the part on, a thread's sums from `first` on.
+/// Puts a thread's sums of a tile into D. kModerate: of bytes, TileTerms::are_moderate.
+template <class T, Results kResults, DType kOut, bool kModerate>
+struct SumsToD {
+  using Direct = DirectOf<T, kResults>;
+  using Places = SumPlaces<T, kResults>;
+  static constexpr int kBytes = Direct::kElementBytes;
+  static constexpr bool kScaled = kResults != Results::kSums, kShifted = kResults == Results::kShifted;
+
+  const ByteOutput& out;
+  const typename T::Terms& terms;
+  const StripPlace& part;
+  const Places& places;
+  Divisor divisor;
+
+  __device__ SumsToD(const ByteOutput& output, const typename T::Terms& its_terms, const StripPlace& place, const Places& its_places)
+      : out(output), terms(its_terms), part(place), places(its_places), divisor(make_divisor(output.epilogue.out_scale)) {}
+
+  /// The block of 8 * kSpan columns from `column` behind the first whole block on, a thread's sums from `first` on.
   template <int kSpan>
   __device__ void put(const ByteSums<T>& sums, int column, int first) const {
     constexpr int kCount = 2 * kSpan;
-    const int from = column + thread_here() % 4 * kCount, in_d = part.column + from;
-    const std::int64_t offset = (kStripes ? in_d / 32 * (out.d_rows * 32) + in_d % 32 : std::int64_t{in_d}) * kBytes;
+    const int from = places.before + column + thread_here() % 4 * kCount, in_d = part.column + from;
+    const std::int64_t offset =
+        Places::kStripes ? (in_d / 32 * (out.d_rows * 32) + in_d % 32) * kBytes
+                         : std::int64_t{column + (kSpan == Direct::kSpan ? 0 : thread_here() % 4 * (kCount - 2 * Direct::kSpan))} * kBytes;
     alignas(16) float scale[kCount], bias[kCount];
     alignas(16) int sum[kCount];
     if constexpr (kScaled) load_terms(terms.scale + from, scale);
@@ -142,8 +156,8 @@ struct SumsToD {
 #pragma unroll
         for (int i = 0; i < kCount; ++i) {
           s[i] = sums[strip][first + i % kSpan * 4 + half * 2 + i / kSpan];
-          if constexpr (kShifted) s[i] -= zero[strip][half] * sum[i];
-          if constexpr (kScaled) v[i] = __fmul_rn(__int2float_rn(s[i]), __fmul_rn(row_scale[strip][half], scale[i]));
+          if constexpr (kShifted) s[i] += places.minus_zero[strip][half] * sum[i];
+          if constexpr (kScaled) v[i] = __fmul_rn(__int2float_rn(s[i]), __fmul_rn(places.row_scale[strip][half], scale[i]));
           if constexpr (kShifted) v[i] = __fadd_rn(v[i], bias[i]);
           if constexpr (kBytes == 1) v[i] = kModerate ? divide_moderate(out, v[i]) : divide_any(divisor, v[i]);
         }
@@ -155,42 +169,43 @@ struct SumsToD {
           else if constexpr (kBytes == 2)
             words[i] = pack_two(kOut == DType::kF16, v[2 * i], v[2 * i + 1]);
           else
-            words[i] = pack_int8(v[4 * i], v[4 * i + 1], pack_int8(v[4 * i + 2], v[4 * i + 3]));
+            words[i] = pack_int8_and_128(v[4 * i], v[4 * i + 1], pack_int8_and_128(v[4 * i + 2], v[4 * i + 3])) ^ 0x80808080u;
         }
-        if (row[strip][half] < part.rows && part.column + column < out.n) store_words(at[strip][half] + offset, words);
+        if (places.row[strip][half] < part.rows && part.column + places.before + column < out.n)
+          store_words(places.at[strip][half] + offset, words);
       }
   }
 
   __device__ void put_all(const ByteSums<T>& sums) const {
-    const int before = Direct::kRest > 0 ? part.column % Direct::kColumns : 0;
 #pragma unroll
-    for (int block = 0; block < Direct::kBlocks; ++block)
-      put<Direct::kSpan>(sums, before + block * Direct::kColumns, block * Direct::kSpan * 4);
+    for (int block = 0; block < Direct::kBlocks; ++block) put<Direct::kSpan>(sums, block * Direct::kColumns, block * Direct::kSpan * 4);
     if constexpr (Direct::kRest > 0)
-      put<Direct::kSpan / 2>(sums, before > 0 ? 0 : Direct::kBlocks * Direct::kColumns, Direct::kBlocks * Direct::kSpan * 4);
+      put<Direct::kSpan / 2>(sums, places.before > 0 ? -places.before : Direct::kBlocks * Direct::kColumns,
+                             Direct::kBlocks * Direct::kSpan * 4);
   }
 };
 
 template <class T, Results kResults, DType kOut, bool kModerate = true>
-__device__ void store_sums(const ByteOutput& out, const typename T::Terms& terms, const ByteSums<T>& sums, const StripPlace& part) {
-  SumsToD<T, kResults, kOut, kModerate>(out, terms, part).put_all(sums);
+__device__ void store_sums(const ByteOutput& out, const typename T::Terms& terms, const ByteSums<T>& sums, const StripPlace& part,
+                           const SumPlaces<T, kResults>& places) {
+  SumsToD<T, kResults, kOut, kModerate>(out, terms, part, places).put_all(sums);
 }
 
 template <class T, Results kResults>
 __device__ void finish_directly(const ByteOutput& out, const typename T::Terms& terms, const ByteSums<T>& sums, const StripPlace& part,
-                                bool moderate) {
+                                const SumPlaces<T, kResults>& places, bool moderate) {
   if constexpr (kResults == Results::kSums) {
-    store_sums<T, kResults, DType::kI32>(out, terms, sums, part);
+    store_sums<T, kResults, DType::kI32>(out, terms, sums, part, places);
   } else if constexpr (kResults == Results::kBytes) {
     if (moderate)
-      store_sums<T, kResults, DType::kI8>(out, terms, sums, part);
+      store_sums<T, kResults, DType::kI8>(out, terms, sums, part, places);
     else
-      store_sums<T, kResults, DType::kI8, false>(out, terms, sums, part);
+      store_sums<T, kResults, DType::kI8, false>(out, terms, sums, part, places);
   } else {
     if (out.epilogue.out == DType::kBf16)
-      store_sums<T, kResults, DType::kBf16>(out, terms, sums, part);
+      store_sums<T, kResults, DType::kBf16>(out, terms, sums, part, places);
     else
-      store_sums<T, kResults, DType::kF16>(out, terms, sums, part);
+      store_sums<T, kResults, DType::kF16>(out, terms, sums, part, places);
   }
 }
 

@@ -178,7 +178,7 @@ __device__ inline std::uint32_t place_in_box(const std::byte* staging, int r, in
 __device__ inline std::uint32_t pack16(bool half, float low, float high) {
   std::uint32_t result;
   if (half)
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(clamp_half(high)), "f"(clamp_half(low)));
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
   else
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
   return result;
@@ -219,13 +219,19 @@ __device__ inline void stage_32_bit(const float (&v)[kSums], const Rows& rows, s
   }
 }
 
-/// Two values to the nearest integers of one byte, beyond the range its ends, below `above`: one instruction.
-__device__ inline std::uint32_t pack_int8(float low, float high, std::uint32_t above = 0) {
-  std::int32_t a, b;
+/// v / divisor of any v, of which a code will be made: beyond the division's range the codes are the ends' all the same; of NaN int8 has 0.
+__device__ inline float divide_any(const Divisor& divisor, float v) {
+  return divide<DType::kF32>(v != v ? 0.0f : fminf(fmaxf(v, -0x1p80f), 0x1p80f), divisor);
+}
+
+/// Two values, neither NaN, to the nearest integers from -127 to 127, plus 128, one byte each, below `above`. 128 is added in units of
+/// 2^-149, the last place of every result below 2^24 units: so the fma rounds to an integer, ties to even, which the result's bits are. (A
+/// conversion takes a scheduler eight cycles.) Where the sum is negative, it is so as bits too.
+__device__ inline std::uint32_t pack_int8_and_128(float low, float high, std::uint32_t above = 0) {
+  const int a = max(__float_as_int(__fmaf_rn(low, 0x1p-149f, 0x1p-142f)), 1),
+            b = max(__float_as_int(__fmaf_rn(high, 0x1p-149f, 0x1p-142f)), 1);
   std::uint32_t result;
-  asm("cvt.rni.s32.f32 %0, %1;" : "=r"(a) : "f"(low));
-  asm("cvt.rni.s32.f32 %0, %1;" : "=r"(b) : "f"(high));
-  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(b), "r"(a), "r"(above));
+  asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(b), "r"(a), "r"(above));
   return result;
 }
 
@@ -246,13 +252,10 @@ __device__ inline void stage_8_bit(const ByteOutput& out, float (&v)[kSums], con
   for (int i = 0; i < kSums / 2; ++i) {
     const float2 q = {divide<DType::kF32>(v[2 * i], divisor), divide<DType::kF32>(v[2 * i + 1], divisor)};
     std::uint32_t codes;
-    if (out.epilogue.out == DType::kI8) {  // adding 1.5 * 2^23 rounds to an integer in the low bits
-      const float low = __fadd_rn(fminf(fmaxf(q.x, -127.0f), 127.0f), 12582912.0f);
-      const float high = __fadd_rn(fminf(fmaxf(q.y, -127.0f), 127.0f), 12582912.0f);
-      codes = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x0040);
-    } else {
+    if (out.epilogue.out == DType::kI8)
+      codes = pack_int8_and_128(q.x, q.y) ^ 0x8080u;
+    else
       codes = __nv_cvt_float2_to_fp8x2(q, __NV_SATFINITE, out.epilogue.out == DType::kF8E4m3 ? __NV_E4M3 : __NV_E5M2);
-    }
     store_shared(place_in_box(staging, rows(lane / 4, i % 2), i / 2 * 8 + lane % 4 * 2), static_cast<std::uint16_t>(codes));
   }
 }
@@ -318,6 +321,7 @@ __device__ inline void store_transposed(const ByteOutput& out, const Sum (&sums)
   Sum* values = reinterpret_cast<Sum*>(staging);    // [row of D][16]
   const int lane = thread_here() % 32;
   constexpr bool kQuickOuter = kOuter && std::is_same_v<Sum, int>;
+  [[maybe_unused]] const Divisor divisor = make_divisor(out.epilogue.out_scale);
   [[maybe_unused]] float of_columns[2] = {}, of_rows[kCount / 2] = {};  // scales of plain results, asked for all at once
   if constexpr (kQuickOuter) {
     const ByteOuter& o = out.outer;
@@ -334,7 +338,8 @@ __device__ inline void store_transposed(const ByteOutput& out, const Sum (&sums)
 #pragma unroll
     for (int i = 0; i < kPart; ++i) values[(i / 4 * 8 + lane % 4 * 2 + i % 2) * 16 + lane / 4 + i / 2 % 2 * 8] = sums[part * kPart + i];
     __syncwarp();
-    if ((kQuickOuter || !kOuter) && out.plain && is_16_bit(out.epilogue.out)) {  // neighbours in D's rows; n is even
+    if (out.plain && (kQuickOuter || !kOuter) &&
+        (is_16_bit(out.epilogue.out) || (kQuickOuter && out.epilogue.out == DType::kI8))) {  // neighbours in D's rows; n is even
 #pragma unroll
       for (int i = 0; i < kPart / 2; ++i) {
         const int r = row + part * kPart * 2 + i * 4 + lane / 8, c = lane % 8 * 2;
@@ -342,9 +347,13 @@ __device__ inline void store_transposed(const ByteOutput& out, const Sum (&sums)
         float v[2] = {static_cast<float>(two[0]), static_cast<float>(two[1])};
         if constexpr (kQuickOuter)
           for (int j = 0; j < 2; ++j) v[j] = __fmul_rn(v[j], __fmul_rn(of_columns[j], of_rows[part * (kPart / 2) + i]));
-        if (r < out.n && c < real)
-          *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(out.d) + r * out.pitch + first + c) =
-              pack16(out.epilogue.out == DType::kF16, v[0], v[1]);
+        if (r >= out.n || c >= real) continue;
+        const std::int64_t at = r * out.pitch + first + c;
+        if (is_16_bit(out.epilogue.out))
+          *reinterpret_cast<std::uint32_t*>(static_cast<std::uint16_t*>(out.d) + at) = pack16(out.epilogue.out == DType::kF16, v[0], v[1]);
+        else if constexpr (kQuickOuter)
+          *reinterpret_cast<std::uint16_t*>(static_cast<std::uint8_t*>(out.d) + at) =
+              static_cast<std::uint16_t>(pack_int8_and_128(divide_any(divisor, v[0]), divide_any(divisor, v[1])) ^ 0x8080u);
       }
       continue;
     }

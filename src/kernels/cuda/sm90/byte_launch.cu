@@ -13,7 +13,7 @@ namespace {
 
 using namespace sm90;
 
-constexpr int kTileK = 128;
+constexpr int kTileK = 128, kMostRoundsOverlapping = 6;
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -64,7 +64,7 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   if (instance == nullptr || tensor_map_encoder() == nullptr) return cudaErrorNotSupported;
   const int k_blocks = ceil_div(problem.k, kTileK), cluster = c.cluster_m * c.cluster_n;
   CUtensorMap a{}, b{}, sa{}, sb{}, sa4{}, d{};  // of the left and the right operand, their scales, four scales of the left, the output
-  const bool few_rows_of_a = problem.is_int8 && c.tile_m == 64;  // ByteTile::kFewRowsOfA, kSwapped
+  const bool few_rows_of_a = problem.is_int8 && !problem.a_is_col32;  // ByteTile::kFewRowsOfA, kSwapped
   const int rows_a = c.swapped()     ? std::min(c.tile_n, problem.m)
                      : few_rows_of_a ? std::min(c.tile_m, problem.m)
                                      : c.tile_m / c.cluster_n,
@@ -106,6 +106,10 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
   // Boxes of bytes have 128 columns; divisions of a plain range.
   const bool bytes_fit = element_bytes > 1 || (instance->byte_boxes && e.out_scale >= 0x1p-40f && e.out_scale <= 0x1p40f);
   const bool boxed = aligned && simple && bytes_fit;
+  // Tiles may overlap where a result is not what another is made of. Stripes of D are stored in chunks, each of which must lie in one. In
+  // large products zeros save power: there it is 1 % slower.
+  const bool overlapping = problem.is_int8 && problem.grouping == ByteGrouping::kNone && e.residual == nullptr && !e.accumulate &&
+                           (!problem.d_is_col32 || problem.n % 32 == 0) && plan.tiles <= kMostRoundsOverlapping * plan.workers;
   const bool plain =
       boxed && e.bias == nullptr && e.activation == Activation::kNone && problem.a_zeros == nullptr && problem.b_zeros == nullptr;
   const bool shifted = boxed && !plain && problem.is_int8 && e.activation == Activation::kNone && problem.b_zeros == nullptr;
@@ -147,7 +151,8 @@ int launch_byte_product(const ByteProblem& problem, const BytePlan& plan, Stream
                      .rows = problem.m,
                      .groups = problem.groups,
                      .grouping = problem.grouping,
-                     .offsets = problem.offsets};
+                     .offsets = problem.offsets,
+                     .overlapping = overlapping};
   ByteOuter outer = outer_of(problem);
   if (c.swapped())
     outer = {outer.b_scales, outer.a_scales, outer.b_step, outer.a_step, outer.b_zeros, outer.a_zeros, outer.b_sums, outer.a_sums, outer.k};

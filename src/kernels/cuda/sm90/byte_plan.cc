@@ -18,27 +18,28 @@ namespace {
 constexpr std::array kConfigs = {
     ByteConfig{"256x128", 256, 128, 1, 1, 1073, 1073, 2400},
     ByteConfig{"256x128_cluster_1x2", 256, 128, 1, 2, 1065, 1065, 3900},
-    ByteConfig{"128x176_pingpong", 128, 176, 1, 1, 704, 704, 4300, TileUse::kPingPong},
-    ByteConfig{"128x128_pingpong", 128, 128, 1, 1, 512, 512, 4300, TileUse::kPingPong},
+    ByteConfig{"128x176_pingpong", 128, 176, 1, 1, 704, 704, 4900, TileUse::kPingPong},
+    ByteConfig{"128x128_pingpong", 128, 128, 1, 1, 512, 512, 4900, TileUse::kPingPong},
     ByteConfig{"128x240", 128, 240, 1, 1, 960, 960, 5600},
-    ByteConfig{"128x128_pingpong_col32", 128, 128, 1, 1, 520, 520, 4300, TileUse::kPingPongCol32},
+    ByteConfig{"128x128_pingpong_col32", 128, 128, 1, 1, 520, 520, 4900, TileUse::kPingPongCol32},
     ByteConfig{"128x240_col32", 128, 240, 1, 1, 970, 970, 5600, TileUse::kCol32},
     ByteConfig{"128x192", 128, 192, 1, 1, 826, 826, 1400},
     ByteConfig{"128x128_cluster_2x1", 128, 128, 2, 1, 575, 740, 3500},
-    ByteConfig{"128x128", 128, 128, 1, 1, 575, 640, 3500},
+    ByteConfig{"128x128", 128, 128, 1, 1, 575, 525, 3500},
     ByteConfig{"128x112", 128, 112, 1, 1, 510, 510, 3500},
-    ByteConfig{"128x64", 128, 64, 1, 1, 460, 430, 2300},
+    ByteConfig{"128x64", 128, 64, 1, 1, 460, 385, 2300},
     ByteConfig{"64x256", 64, 256, 1, 1, 1295, 1295, 3000},
     ByteConfig{"64x112", 64, 112, 1, 1, 555, 555, 2700},
-    ByteConfig{"64x64", 64, 64, 1, 1, 306, 400, 1870},
+    ByteConfig{"64x64", 64, 64, 1, 1, 306, 332, 1870},
     ByteConfig{"swapped_64x16", 64, 16, 1, 1, 330, 224, 1500, TileUse::kSwapped},
     ByteConfig{"swapped_128x32", 128, 32, 1, 1, 620, 620, 1500, TileUse::kSwapped},
     ByteConfig{"few_rows", 16, 16, 1, 1, 0, 0, 0, TileUse::kFewRows},
 };
 
 constexpr int kTileK = 128, kMostParts = 3, kTileOfMostParts = 64 * 64;
-constexpr double kCyclesPerMicrosecond = 1700.0, kStartCycles = 2900.0, kPartCycles = 1200.0, kInt8PartCycles = 8000.0,
-                 kPartCyclesPerElement = 0.2, kWideCyclesPerElement = 0.08, kInt8WideCyclesPerElement = 0.04, kTurnCycles = 500.0;
+constexpr double kCyclesPerMicrosecond = 1700.0, kStartCycles = 2900.0, kPartCycles = 1200.0, kInt8PartCycles = 2200.0,
+                 kPartCyclesPerElement = 0.2, kWideCyclesPerElement = 0.08, kInt8WideCyclesPerElement = 0.04,
+                 kInt8StagedCyclesPerElement = 0.11, kTurnCycles = 500.0;
 /// Of the kernel of few rows: microseconds, and bytes of B per microsecond; fp8 of more than 8 rows converts too much. Swapped tiles of
 /// integers take as long to start, and read faster.
 constexpr double kFewRowsStart = 3.0, kFewRowsBytes = 3.9e6, kSwappedBytes = 4.3e6, kFewRowsStartFp8 = 4.0, kFewRowsBytesFp8 = 3.6e6,
@@ -86,11 +87,16 @@ double estimate_byte_plan(const ByteProblem& problem, const BytePlan& plan) {
   }
   const double groups_along_k = problem.grouping == ByteGrouping::kDepth ? problem.groups : 1;
   const double blocks = ceil_div(ceil_div(problem.k, kTileK), plan.parts) / groups_along_k;
-  const bool wide = problem.epilogue.out == DType::kF32 || problem.epilogue.out == DType::kI32;
+  const ByteEpilogue& e = problem.epilogue;
+  const bool wide = e.out == DType::kF32 || e.out == DType::kI32;
+  // Bytes, zero points and biases of tiles whose results do not go straight to D (DirectOf).
+  const bool is_staged = problem.is_int8 && !c.is_pingpong() && c.tile_n <= 128 &&
+                         (e.out == DType::kI8 || e.bias != nullptr || problem.a_zeros != nullptr || problem.b_zeros != nullptr);
   const double end =
       c.end_cycles +
       (plan.parts > 1 ? (problem.is_int8 ? kInt8PartCycles : kPartCycles) + kPartCyclesPerElement * c.tile_m * c.tile_n : 0.0) +
-      (wide ? (problem.is_int8 ? kInt8WideCyclesPerElement : kWideCyclesPerElement) * c.tile_m * c.tile_n : 0.0);
+      (wide ? (problem.is_int8 ? kInt8WideCyclesPerElement : kWideCyclesPerElement) * c.tile_m * c.tile_n : 0.0) +
+      (is_staged ? kInt8StagedCyclesPerElement * c.tile_m * c.tile_n : 0.0);
   const int rounds = ceil_div(std::int64_t{plan.tiles} * plan.parts, plan.workers);
   const double block_cycles = problem.is_int8 ? c.direct_block_cycles : c.block_cycles;
   const double ends = c.is_pingpong() ? rounds * kTurnCycles + end : rounds * end;

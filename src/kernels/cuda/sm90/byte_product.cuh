@@ -21,8 +21,15 @@ __device__ TilePlace place_of(const ByteParams& p, const BytePiece& piece, int r
   const int tiles_m = p.schedule.grouping == ByteGrouping::kNone || p.schedule.grouping == ByteGrouping::kDepth
                           ? p.schedule.tiles_m
                           : (piece.rows + p.schedule.tile_m - 1) / p.schedule.tile_m;
-  const int2 place = place_of_tile(piece.tile, tiles_m, p.schedule.tiles_n, p.schedule.band);
-  return {(place.x * T::kClusterM + rank % T::kClusterM) * T::kTileM, (place.y * T::kClusterN + rank / T::kClusterM) * T::kTileN};
+  const int2 tile = place_of_tile(piece.tile, tiles_m, p.schedule.tiles_n, p.schedule.band);
+  TilePlace place{(tile.x * T::kClusterM + rank % T::kClusterM) * T::kTileM, (tile.y * T::kClusterN + rank / T::kClusterM) * T::kTileN};
+  // The last tiles end where the matrix does: copies of rows outside of it take longer than those of rows. What two tiles have in common
+  // both compute, and write the same.
+  if (T::kMayOverlap && p.schedule.overlapping) {
+    place.row = min(place.row, max(p.m - T::kTileM, 0));
+    place.column = min(place.column, max(p.n - T::kTileN, 0));
+  }
+  return place;
 }
 
 /// The scheduler: one thread, which walks the tiles and notes them for the others, some tiles ahead, since their places take divisions.
@@ -416,7 +423,10 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
     };
     if constexpr (!kStagesAhead<T, kResults>) clear_sums();  // else the first block writes them
     bool moderate = false;
+    [[maybe_unused]] SumPlaces<T, kResults> sum_places;
     const auto take_terms = [&] {
+      if constexpr (DirectOf<T, kResults>::kOn && kResults == Results::kSums)
+        sum_places.set(p.out, shared.terms(group), place_of_group<T>(p, piece, place, group));
       if (!needs_terms) return;
       wait_words();
       if constexpr (kResults == Results::kBytes) {
@@ -425,6 +435,8 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
       } else {
         named_sync(barrier, 128);
       }
+      if constexpr (DirectOf<T, kResults>::kOn && kResults != Results::kSums)
+        sum_places.set(p.out, shared.terms(group), place_of_group<T>(p, piece, place, group));
     };
     if (blocks > 0) {
       if constexpr (T::kPingPong) {
@@ -466,7 +478,7 @@ __device__ void consume(const ByteParams& p, const CUtensorMap& d, const ByteSha
     if (mine) {
       if (!T::kLone) take_terms();
       if constexpr (DirectOf<T, kResults>::kOn)
-        finish_directly<T, kResults>(p.out, shared.terms(group), sums, place_of_group<T>(p, piece, place, group), moderate);
+        finish_directly<T, kResults>(p.out, shared.terms(group), sums, place_of_group<T>(p, piece, place, group), sum_places, moderate);
       else
         finish_tile<T, kResults>(p, d, shared, sums, piece, place, slots);
     }

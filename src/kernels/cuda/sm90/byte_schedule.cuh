@@ -24,6 +24,7 @@ struct ByteSchedule {
   int groups;
   ByteGrouping grouping;
   const std::int32_t* offsets;
+  bool overlapping;  ///< of ByteTile::kMayOverlap: the last tiles end where the matrix does
 };
 
 /// A part of a tile: k blocks [k_begin, k_end), counted from the first column of A and B.

@@ -84,7 +84,8 @@ struct ByteTile {
   static constexpr unsigned kProducers = kSpacedCopies ? 2 : 1;
   static constexpr int kStageBytes = kBytesA + kBytesB;
   /// Whether boxes of A have no more rows than there are, where all are in one tile: rows outside of a matrix take time too.
-  static constexpr bool kFewRowsOfA = kPair == BytePair::kS8S8 && kTileM == 64 && !kSwapped;
+  static constexpr bool kFewRowsOfA = kPair == BytePair::kS8S8 && !kSwapped && !kCol32;
+  static constexpr bool kMayOverlap = kPair == BytePair::kS8S8 && !kSwapped;
   static constexpr int kCopiedBytes = kStageBytes + (kScalesOfA ? kTileM * 4 : 0) + (kScalesOfB ? kTileN * 4 : 0);
   static constexpr int kNotes = 4;  ///< pieces that the scheduler may be ahead of the consumers
   using Terms = TileTerms<kGroupM, kGroupN, kOuter, std::is_same_v<Sum, int>>;
@@ -92,8 +93,9 @@ struct ByteTile {
   /// Boxes of D that a warp has staged at once: a tile of 16-bit values, whose stores then run under the next tile's products. Of kPingPong
   /// two, since all of a tile's end does, and of 240 columns, which are for one tile per thread block.
   static constexpr int kBoxes = kSwapped ? 1 : kPingPong || kTileN == 240 ? 2 : (kStrips * kGroupN + 63) / 64;
-  /// Whether bytes of D leave in boxes, of 128 columns: of 128 rows, but not where tiles of 192 are promoted.
-  static constexpr bool kByteBoxes = kTileM >= 128 && kCount >= 64 && (kCount % 64 == 0 || kLoop == Loop::kDirect);
+  /// Whether bytes of D leave in boxes, of 128 columns: of 128 rows, but not where tiles of 192 are promoted. Of integers always.
+  static constexpr bool kByteBoxes =
+      kPair == BytePair::kS8S8 || (kTileM >= 128 && kCount >= 64 && (kCount % 64 == 0 || kLoop == Loop::kDirect));
   /// Whether a tile can be cut into parts along k: two, of at most 64x64 three. The sums that other parts send take the staging memory.
   static constexpr bool kParts =
       kCluster == 1 && kTileGroups == kConsumers && kStrips == 1 && kTileN <= 128 && (kCount <= 32 || (kTileScales && kCount == 64));
