@@ -177,6 +177,10 @@ class WeightConsumer {
       }
       (std::make_integer_sequence<int, 4>{});
     }
+    if constexpr (T::Decode::template kCentred<T::kBf16>)
+      if (p.zero_offset != 0 || p.integer_offset != 128)
+#pragma unroll
+        for (int step = 0; step < 4; ++step) T::Decode::take_off(state, a + 4 * step);
     if constexpr (T::Decode::kKind != WeightKind::kDense)
       if (p.mode == ScaleMode::kFold) fold_scales<kFirst>(chunk, a);
         // Keeps the compiler from computing fragments after the fence that products need before them.

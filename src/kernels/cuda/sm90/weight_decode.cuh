@@ -41,10 +41,24 @@ NARROW_HOST_DEVICE constexpr Moves moves_of(const Placement& placement, WeightKi
   return moves;
 }
 
+/// Whether the lowest `bits` bits of a pair lie side by side in one word.
+NARROW_HOST_DEVICE constexpr bool is_one_piece(const Placement& placement, int bits, int pair) {
+  for (int i = 1; i < bits; ++i)
+    if (placement.word[pair][i] != placement.word[pair][0] || placement.bit[pair][i] != placement.bit[pair][0] + i) return false;
+  return true;
+}
+
 /// (a & mask) | b in one instruction; left to itself the compiler takes two where b is a constant as well.
 __device__ inline std::uint32_t and_or(std::uint32_t a, std::uint32_t mask, std::uint32_t b) {
   std::uint32_t result;
   asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(a), "r"(mask), "r"(b));
+  return result;
+}
+
+/// (~a & mask) | b.
+__device__ inline std::uint32_t and_not_or(std::uint32_t a, std::uint32_t mask, std::uint32_t b) {
+  std::uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xAE;" : "=r"(result) : "r"(a), "r"(mask), "r"(b));
   return result;
 }
 
@@ -168,6 +182,15 @@ struct Decoder {
   template <bool kBf16>
   static constexpr bool kHigh = !kBf16 && kKind == WeightKind::kInteger && kBits <= 4 && has_even_fields(kKind, kBits);
 
+  /// Whether 128 is taken off codes while they are decoded: then `zero` is what is left, and take_off's.
+  template <bool kBf16>
+  static constexpr bool kCentred = kBf16&& kKind == WeightKind::kInteger&& kBits == 8;
+  /// From the four pairs of a fragment.
+  __device__ static void take_off(const DecodeState& state, std::uint32_t* a) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = subtract_bf16(a[i], state.zero[i % 2]);
+  }
+
   /// Sets what is taken off row t / 4 (0) or t / 4 + 8 (1).
   template <bool kBf16>
   __device__ static void set_zero(DecodeState& state, int row, int zero) {
@@ -189,6 +212,21 @@ struct Decoder {
     return and_or(words[kPair / (16 / kBits)] >> kShift, kMask, magic);
   }
 
+  /// A float as fp16 that is stored for another mantissa than its own. A magnitude in one piece is moved and turned at once.
+  template <int kPair, bool kMultiplies>
+  __device__ static std::uint32_t any_pair(const std::uint32_t* words, const DecodeState& state) {
+    constexpr Placement kPlaces = kPlacement<kKind, kBits, kMantissa>;
+    constexpr int kWord = kPlaces.word[kPair][0], kShift = 10 - kMantissa - kPlaces.bit[kPair][0];
+    constexpr int kSignWord = kPlaces.word[kPair][kBits - 1], kSignShift = 15 - kPlaces.bit[kPair][kBits - 1];
+    constexpr bool kIsOnePiece = is_one_piece(kPlaces, kBits - 1, kPair);
+    if constexpr (kIsOnePiece) {
+      const std::uint32_t turned = __funnelshift_l(words[kWord], words[kWord], state.shift + static_cast<std::uint32_t>(kShift));
+      return and_or(words[kSignWord] << kSignShift, 0x80008000u, turned & state.magnitude);
+    }
+    const std::uint32_t stored = gather_bits<kKind, kBits, kMantissa, 10 - kMantissa, kPair, kMultiplies>(words, 0);
+    return and_or(stored, 0x80008000u, __funnelshift_l(stored, stored, state.shift) & state.magnitude);
+  }
+
   template <bool kBf16, int kPair, bool kMultiplies = false>
   __device__ static std::uint32_t pair(const std::uint32_t* words, const DecodeState& state) {
     if constexpr (kKind == WeightKind::kDense) {
@@ -203,11 +241,10 @@ struct Decoder {
       if constexpr (!kBf16) return subtract_f16(gather_bits<kKind, kBits, kMantissa, 0, kPair>(words, state.magic), zero);
       if constexpr (kBits < 8) return subtract_bf16(gather_bits<kKind, kBits, kMantissa, 0, kPair>(words, state.magic), zero);
       // Seven bits fit below 128; the eighth decides whether 128 or 256 is taken off.
-      const std::uint32_t code = gather_bits<kKind, kBits, kMantissa, 0, kPair>(words, 0);
-      return subtract_bf16(subtract_bf16(and_or(code, 0x007F007Fu, state.magic), and_or(~code, 0x00800080u, state.magic)), zero);
+      const std::uint32_t code = words[kPair / 2] >> kPair % 2 * 8;
+      return subtract_bf16(and_or(code, 0x007F007Fu, state.magic), and_not_or(code, 0x00800080u, state.magic));
     } else if constexpr (kAny) {
-      const std::uint32_t stored = gather_bits<kKind, kBits, kMantissa, 10 - kMantissa, kPair, kMultiplies>(words, 0);
-      const std::uint32_t half = (__funnelshift_l(stored, stored, state.shift) & state.magnitude) | (stored & 0x80008000u);
+      const std::uint32_t half = any_pair<kPair, kMultiplies>(words, state);
       return kBf16 ? f16_to_bf16(half) : half;
     } else if constexpr (kBf16) {
       return multiply_bf16(gather_bits<kKind, kBits, kMantissa, 7 - kMantissa, kPair, kMultiplies>(words, 0), 0x77807780u);  // 2^112

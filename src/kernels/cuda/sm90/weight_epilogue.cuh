@@ -72,6 +72,39 @@ __device__ bool add_partials(const WeightParams& p, const WeightShared<T>& share
   return true;
 }
 
+/// Of tiles of 256 tokens, beside whose slots there is no room for sums: both thread blocks of a cluster have one tile, and send each other
+/// a half of the tokens through the slots when neither reads them any more. The first half of `sums` are those of tokens 128 * rank and on
+/// then.
+template <class T>
+__device__ void exchange_halves(const WeightShared<T>& shared, int row_group, int rank, float (&sums)[T::kCount]) {
+  constexpr int kHalf = T::kCount / 2, kBytes = T::kPartialBytes / 2;
+  const int thread = thread_here() % 128;
+  const auto other = static_cast<std::uint32_t>(rank ^ 1);
+  Barrier& full = shared.partials_full[row_group];
+  Barrier& is_free = shared.partials_read[0];
+  if (thread == 0) full.arrive_expecting(kBytes);
+  __syncwarp();
+  if (thread % 32 == 0) arrive_remote(is_free, other);
+  float4* words = reinterpret_cast<float4*>(shared.tokens + row_group * kBytes) + thread;
+  const auto send = [&](const float* s, int i) { send_remote(words + i * 128, {s[0], s[1], s[2], s[3]}, full, other); };
+  is_free.wait(0);
+  if (rank == 0) {
+#pragma unroll
+    for (int i = 0; i < kHalf / 4; ++i) send(sums + kHalf + 4 * i, i);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kHalf / 4; ++i) send(sums + 4 * i, i);
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) sums[i] = sums[kHalf + i];
+  }
+  full.wait(0);
+#pragma unroll
+  for (int i = 0; i < kHalf / 4; ++i) {
+    const float4 more = words[i * 128];
+    sums[4 * i] += more.x, sums[4 * i + 1] += more.y, sums[4 * i + 2] += more.z, sums[4 * i + 3] += more.w;
+  }
+}
+
 /// The sums of a piece of a tile whose other pieces other workers have. They leave theirs in memory; the one that has the tile's first
 /// chunks has them last in its share, when the others, which begin with theirs, are done or nearly so. It adds them up in order; true
 /// there.
@@ -149,16 +182,17 @@ __device__ inline void stage_and_finish(const WeightParams& p, const float* sums
 }
 
 /// Finishes and stores the sums of a warpgroup: 64 columns of y from `column` on, kTokens rows from `token` on.
-template <class T>
+template <class T, int kTokens = T::kTokens>
 __device__ void store_sums(const WeightParams& p, const CUtensorMap& y, float (&sums)[T::kCount], const float (&factors)[2], int column,
                            int token, std::byte* staging, int row_group) {
+  constexpr int kPieces = std::min(T::kStorePieces, kTokens / 32);
   const int barrier = 1 + row_group;
 #pragma unroll
-  for (int i = 0; i < T::kCount; ++i) sums[i] *= factors[i / 2 % 2];
+  for (int i = 0; i < kTokens / 2; ++i) sums[i] *= factors[i / 2 % 2];
   std::byte* mine = staging + row_group * T::kGroupStoreBytes;
   if (!p.box_stores) {
 #pragma unroll
-    for (int piece = 0; piece < T::kTokens / 32; ++piece)
+    for (int piece = 0; piece < kTokens / 32; ++piece)
       if (token + piece * 32 < p.m) {
         named_sync(barrier, 128);
         stage_and_finish(p, sums + piece * 16, column, token + piece * 32, mine, barrier);
@@ -167,16 +201,16 @@ __device__ void store_sums(const WeightParams& p, const CUtensorMap& y, float (&
   }
   const bool half = p.epilogue.out == DType::kF16, stores = thread_here() % 128 < 32 && is_elected();
 #pragma unroll
-  for (int first = 0; first < T::kTokens / 32; first += T::kStorePieces) {
+  for (int first = 0; first < kTokens / 32; first += kPieces) {
     if (stores) wait_stores_read<0>();
     named_sync(barrier, 128);
 #pragma unroll
-    for (int piece = 0; piece < T::kStorePieces; ++piece) stage_box(half, sums + (first + piece) * 16, mine + piece * 4096);
+    for (int piece = 0; piece < kPieces; ++piece) stage_box(half, sums + (first + piece) * 16, mine + piece * 4096);
     fence_shared_for_copies();
     named_sync(barrier, 128);
     if (stores) {
 #pragma unroll
-      for (int piece = 0; piece < T::kStorePieces; ++piece) copy_box_out(y, column, token + (first + piece) * 32, mine + piece * 4096);
+      for (int piece = 0; piece < kPieces; ++piece) copy_box_out(y, column, token + (first + piece) * 32, mine + piece * 4096);
       commit_stores();
     }
   }

@@ -66,11 +66,17 @@ constexpr std::array<WeightInstance, 14> all_tiles() {
 }
 /// Some of them, for formats that are less used: compile time.
 template <class D, bool kBf16>
-constexpr std::array<WeightInstance, 7> some_tiles() {
-  return {stream<0, StreamTile<D, kBf16, 8>>(),         stream<1, StreamTile<D, kBf16, 16>>(),
-          stream<2, StreamTile<D, kBf16, 32>>(),        tile<4, WeightTile<D, kBf16, 64, 2, false, 2>>(),
-          tile<5, WeightTile<D, kBf16, 128>>(),         tile<6, WeightTile<D, kBf16, 256>>(),
-          tile<8, WeightTile<D, kBf16, 128, 2, true>>()};
+constexpr std::array<WeightInstance, 10> some_tiles() {
+  return {stream<0, StreamTile<D, kBf16, 8>>(),
+          stream<1, StreamTile<D, kBf16, 16>>(),
+          stream<2, StreamTile<D, kBf16, 32>>(),
+          tile<3, WeightTile<D, kBf16, 32, 2, false, 2>>(),
+          tile<4, WeightTile<D, kBf16, 64, 2, false, 2>>(),
+          tile<5, WeightTile<D, kBf16, 128>>(),
+          tile<6, WeightTile<D, kBf16, 256>>(),
+          tile<8, WeightTile<D, kBf16, 128, 2, true>>(),
+          split<11, D, kBf16, 8>(),
+          split<12, D, kBf16, 16>()};
 }
 /// Without scales and decoding: 64 tokens are bound by memory with two warpgroups.
 template <class D, bool kBf16>

@@ -4,11 +4,11 @@
 /// Mapping:  persistent thread blocks. One warp copies chunks of packed weights, one copies boxes of x, both into rings of shared memory.
 ///           Two or three consumer warpgroups decode 64 rows of the weight each into the register operand of wgmma and multiply them with
 ///           the tokens in shared memory. Where tiles do not divide evenly, thread blocks share them along k: those of a cluster send
-///           their sums to one of them; or all have an even share of all chunks and leave sums in memory. They are added in one order.
+///           their sums to one of them, or each other a half; or all have an even share of all chunks and leave sums in memory. They are
+///           added in one order.
 /// Scales:   ScaleMode and weight_consume.cuh say where they enter.
 /// Requires: compute capability 9.0; rows of x 16-byte aligned (ops/cuda_weights.cc sees to it).
-/// Bound:    the tensor cores. Meaning: reference/matmul.cc within the
-///           contract's bound.
+/// Bound:    the tensor cores. Meaning: reference/matmul.cc within the contract's bound.
 
 #include "kernels/cuda/sm90/weight_consume.cuh"
 #include "kernels/cuda/sm90/weight_epilogue.cuh"
@@ -88,6 +88,13 @@ __device__ void consume(const WeightParams& p, const CUtensorMap& y, const Weigh
     float sums[T::kCount];
     consumer.multiply(sums, piece.count);
     if (T::kDepthGroups > 1 && !add_depths<T>(shared, consumer.row_group, consumer.depth_group, sums)) continue;
+    if constexpr (T::kExchanges)
+      if (p.parts > 1) {
+        exchange_halves<T>(shared, consumer.row_group, rank, sums);
+        store_sums<T, T::kTokens / 2>(p, y, sums, factors, column, place.token + rank * (T::kTokens / 2), shared.stores,
+                                      consumer.row_group);
+        continue;
+      }
     if (p.partials != nullptr ? share_sums<T>(p, worker, piece, consumer.row_group, sums)
                               : add_partials<T>(p, shared, consumer.row_group, rank, use, work.is_done(), sums))
       store_sums<T>(p, y, sums, factors, column, place.token, shared.stores, consumer.row_group);
@@ -115,7 +122,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
     for (int group = 0; group < T::kRowGroups; ++group) {
       shared.partials_full[group].init(1);
-      shared.partials_read[group].init(4);
+      shared.partials_read[group].init(T::kExchanges ? T::kConsumerThreads / 32 : 4);
       shared.turn[group].init(4);
     }
     fence_barriers();

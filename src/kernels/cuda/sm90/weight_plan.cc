@@ -23,21 +23,21 @@ constexpr std::array kConfigs = {
     WeightConfig{"stream_8", 8},
     WeightConfig{"stream_16", 16},
     WeightConfig{"stream_32", 32},
-    WeightConfig{"128x32", 32, 2, false, false, {0.257, 0.292, 0.44}},
-    WeightConfig{"128x64", 64, 2, false, false, {0.36, 0.405, 0.526}},
-    WeightConfig{"128x128", 128, 2, false, false, {0.675, 0.776, 0.951}},
-    WeightConfig{"128x256", 256, 2, false, false, {1.405, 1.475, 1.525}},
-    WeightConfig{"192x128", 128, 3, false, false, {0.995, 1.125, 1.333}},
+    WeightConfig{"128x32", 32, 2, false, false, {0.269, 0.292, 0.44}},
+    WeightConfig{"128x64", 64, 2, false, false, {0.386, 0.424, 0.526}},
+    WeightConfig{"128x128", 128, 2, false, false, {0.675, 0.776, 0.929}},
+    WeightConfig{"128x256", 256, 2, false, false, {1.37, 1.475, 1.61}},
+    WeightConfig{"192x128", 128, 3, false, false, {0.995, 1.125, 1.26}},
     WeightConfig{"128x128_promoted", 128, 2, true, false, {1.27, 1.27, 1.27}},
-    WeightConfig{"256x32", 32, 4, false, false, {0.455, 0.53, 0.79}},
-    WeightConfig{"256x64", 64, 4, false, false, {0.64, 0.755, 0.99}},
+    WeightConfig{"256x32", 32, 4, false, false, {0.485, 0.53, 0.79}},
+    WeightConfig{"256x64", 64, 4, false, false, {0.66, 0.755, 0.99}},
     WeightConfig{"split_8", 8, 0, false, true},
     WeightConfig{"split_16", 16, 0, false, true},
     WeightConfig{"split_32", 32, 2, false, true},
 };
 
-constexpr int kMultiprocessors = 132;            // of an H200
-constexpr int kMostParts = 4, kUsefulParts = 2;  // clusters of three and four start late and leave multiprocessors over
+constexpr int kMultiprocessors = 132;                                   // of an H200
+constexpr int kMostParts = 4, kUsefulParts = 2, kUsefulPartsOfFew = 3;  // larger clusters start late and leave multiprocessors over
 /// Streams: one thread block in half a multiprocessor, two of them, one in all of it.
 struct StreamMode {
   bool is_whole;
@@ -45,25 +45,31 @@ struct StreamMode {
   double start, units[3], more, bytes_per_microsecond;  ///< us of a unit = max(units[8, 16, 32 tokens], bytes / ...) + more
 };
 constexpr StreamMode kStreamModes[] = {{false, 1, 1.7, {0.40, 0.52, 0.80}, 0.10, 34000.0},
-                                       {false, 2, 2.6, {0.46, 0.47, 0.80}, 0.0, 33000.0},
-                                       {true, 1, 3.3, {0.52, 0.60, 0.72}, 0.0, 40000.0}};
+                                       {false, 2, 2.69, {0.44, 0.463, 0.80}, 0.0, 33000.0},
+                                       {true, 1, 3.3, {0.593, 0.60, 0.72}, 0.0, 40000.0}};
 /// Of half a multiprocessor: when weights come, where two slots do not fit into it and take all, and where 16 tokens' sums are promoted.
-constexpr double kStreamLatency = 1.55, kNotHalf = 1.0, kStreamPromotes = 1.06;
+constexpr double kStreamLatency = 1.65, kNotHalf = 1.0, kStreamPromotes = 1.06;
 /// Splits: thread blocks of half a multiprocessor, one in each (alone), or two. us of a unit of 8, 16, 32 tokens, and bytes per
 /// microsecond. Alone: units in the slots at the start, those after them, which are late where slots are few, more so where tiles are of
 /// 128 rows; whole rows of chunks come more slowly.
-constexpr double kSplitReady[3] = {0.33, 0.50, 0.65}, kSplitSteady[3] = {0.30, 0.63, 0.71}, kSplitShared[3] = {0.39, 0.47, 0.47};
-constexpr double kSplitStart[3] = {3.2, 1.7, 2.4}, kSplitLatency[3] = {1.85, 1.55, 2.2}, kSplitLatencyOf128 = 2.2, kSplitBytes = 38000.0;
-constexpr double kSplitSharedStart[3] = {3.3, 1.9, 2.6}, kSplitLeaves[3] = {0.7, 0.35, 0.7},
-                 kSplitSharedBytes[3] = {33500.0, 33500.0, 42000.0};
+constexpr double kSplitReady[3] = {0.324, 0.50, 0.65}, kSplitSteady[3] = {0.30, 0.589, 0.71}, kSplitShared[3] = {0.39, 0.488, 0.47};
+constexpr double kSplitStart[3] = {3.2, 1.7, 2.4}, kSplitLatency[3] = {1.85, 1.55, 2.2}, kSplitLatencyOf128 = 2.44, kSplitBytes = 38000.0;
+constexpr double kSplitSharedStart[3] = {3.21, 1.9, 2.6}, kSplitLeaves[3] = {0.7, 0.35, 0.7},
+                 kSplitSharedBytes[3] = {32400.0, 33500.0, 42000.0};
 constexpr double kSplitParts[3] = {0.45, 0.6, 0.6}, kSplitWhole = 1.3;
 constexpr int kMostSplitParts = 6;
-constexpr double kTile = 0.7, kShareOfTokens = 0.2, kShareOfTokensWhole = 0.1, kMorePasses = 1.3;
-constexpr double kStart = 2.0, kPerByte = 9e-6, kLeast = 0.75;              // of a chunk's time, alone
-constexpr double kParts = 1.08, kPartsPerToken = 0.011, kPartsOfFew = 1.0;  // of tiles of 32 tokens
+constexpr double kTile = 0.7, kShareOfTokens = 0.195, kShareOfTokensWhole = 0.105, kMorePasses = 1.3;
+constexpr double kStart = 2.06, kPerByte = 9.37e-6, kLeast = 0.693;          // of a chunk's time, alone
+constexpr double kParts = 1.07, kPartsPerToken = 0.0105, kPartsOfFew = 1.0;  // of tiles of 32 tokens
 /// Of even plans: sharing tiles through the workspace, and more where a tile has more than two pieces. They go through all of x at once,
 /// which the second-level cache must hold.
-constexpr double kEven = 3.46, kEvenPerToken = 0.0127, kEvenPerPiece = 1.04, kMostBytesOfX = 40e6;
+constexpr double kEven = 3.46, kEvenPerToken = 0.0151, kEvenPerPiece = 1.04, kMostBytesOfX = 40e6;
+
+/// How much longer a unit takes with scales inside chunks (of 16 columns, of more), zero points (of streams), and decoding that is told at
+/// run time.
+constexpr double kUnitScales16 = 1.4, kUnitScales = 1.19, kUnitZeros = 1.75, kUnitAny = 1.32;
+/// The same of split_32: scales of chunks, and inside them; and of a chunk: run-time decoding, promotion of 16 columns, three bits.
+constexpr double kWideChunks = 1.15, kWideInside = 1.65, kWideAny = 1.2, kChunkAny = 1.15, kChunkPromoted16 = 1.45, kChunkOdd = 1.05;
 
 int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -76,7 +82,8 @@ int tiles_of(const WeightProblem& problem, const WeightConfig& c) {
 bool leaves_room(const WeightConfig& c, const WeightLayoutInfo& layout, int parts) {
   const int kShared = 227 * 1024, kStores = 4096 + c.row_groups * std::max(8192, c.tokens / 64 * 4096);
   const int tokens = kChunkDepth * c.tokens * 2, slot = c.row_groups * layout.chunk_bytes() + tokens;
-  return 2 * slot + (c.tokens <= 64 ? 2 * tokens : 0) + (parts - 1) * c.row_groups * c.tokens * 64 * 4 + kStores <= kShared;
+  return c.tokens >= 256 ||
+         2 * slot + (c.tokens <= 64 ? 2 * tokens : 0) + (parts - 1) * c.row_groups * c.tokens * 64 * 4 + kStores <= kShared;
 }
 
 bool is_any(const WeightView& w) { return w.layout.kind == WeightKind::kFloat && w.scheme.element.mantissa_bits != w.layout.mantissa; }
@@ -84,17 +91,19 @@ bool is_any(const WeightView& w) { return w.layout.kind == WeightKind::kFloat &&
 bool has_scales_inside(const WeightView& w) { return w.layout.scale != ChunkScale::kNone && w.layout.step < kChunkDepth; }
 
 /// Streams: scales inside chunks, decoding that is told at run time and zero points along k cost.
-double slower_stream(const WeightView& w) {
-  return (has_scales_inside(w) ? (w.layout.step == 16 ? 1.4 : 1.2) : 1.0) * (is_any(w) ? 1.5 : 1.0) * (w.layout.has_zeros ? 1.25 : 1.0);
+double slower_stream(const WeightView& w, double zeros = kUnitZeros) {
+  return (has_scales_inside(w) ? (w.layout.step == 16 ? kUnitScales16 : kUnitScales) : 1.0) * (is_any(w) ? kUnitAny : 1.0) *
+         (w.layout.has_zeros ? zeros : 1.0);
 }
 
 /// The others: us of a chunk, all multiprocessors at work.
 double chunk_microseconds(const WeightView& w, const WeightConfig& c) {
   const bool has_scales = w.layout.scale != ChunkScale::kNone;
   const double cost = !has_scales ? c.cost.rows : (w.layout.step == kChunkDepth ? c.cost.chunks : c.cost.inside);
-  const double any = is_any(w) && (has_scales || c.tokens < 256) ? 1.17 : 1.0, promoted = c.promotes && w.layout.step == 16 ? 1.45 : 1.0;
+  const double any = is_any(w) && (has_scales || c.tokens < 256) ? kChunkAny : 1.0,
+               promoted = c.promotes && w.layout.step == 16 ? kChunkPromoted16 : 1.0;
   // Three bits: decoding bounds tiles of 32 tokens, and takes as long as that of four.
-  const double odd = c.tokens <= 32 && w.layout.bits == 3 ? 1.05 : 1.0;
+  const double odd = c.tokens <= 32 && w.layout.bits == 3 ? kChunkOdd : 1.0;
   return cost * any * promoted * odd + kPerByte * c.row_groups * w.layout.chunk_bytes();
 }
 
@@ -140,10 +149,10 @@ double estimate_stream(const WeightProblem& problem, const WeightConfig& c, cons
 
 /// Splits: wgmma changes units of scales, or multiplies them into fragments, and decoding of wide codes keeps it waiting.
 double slower_split(const WeightView& w, const WeightConfig& c) {
-  if (c.is_stream()) return slower_stream(w);
-  const double scales = w.layout.scale == ChunkScale::kNone ? 1.0 : (w.layout.step == kChunkDepth ? 1.15 : 1.65);
+  if (c.is_stream()) return slower_stream(w, 1.0);
+  const double scales = w.layout.scale == ChunkScale::kNone ? 1.0 : (w.layout.step == kChunkDepth ? kWideChunks : kWideInside);
   const double decoding = std::max(1.0, 0.5 + 0.125 * w.layout.bits);
-  return decoding * scales * (is_any(w) ? 1.2 : 1.0);
+  return decoding * scales * (is_any(w) ? kWideAny : 1.0);
 }
 
 double estimate_split(const WeightProblem& problem, const WeightConfig& c, const WeightPlan& plan, int multiprocessors) {
@@ -234,7 +243,9 @@ WeightPlan make_weight_plan(const WeightProblem& problem, int config, int parts,
   if (c.is_stream()) return make_stream_plan(problem, c, config, multiprocessors);
   WeightPlan plan{config};
   plan.tiles = tiles_of(problem, c);
-  plan.parts = std::clamp(std::min(parts, problem.w.layout.depth_chunks), 1, c.tokens >= 256 ? 1 : kMostParts);
+  // Of 256 tokens two parts, which have but one tile each.
+  const int most = c.tokens < 256 ? kMostParts : (2 * plan.tiles <= multiprocessors ? 2 : 1);
+  plan.parts = std::clamp(std::min(parts, problem.w.layout.depth_chunks), 1, most);
   while (plan.parts > 1 && !leaves_room(c, problem.w.layout, plan.parts)) --plan.parts;
   // Clusters lie within a group of 16 or 18 multiprocessors.
   const int room = plan.parts < 3 ? multiprocessors : multiprocessors * 10 / 11;
@@ -252,7 +263,7 @@ double estimate_weight_plan(const WeightProblem& problem, const WeightPlan& plan
   const double chunk = chunk_microseconds(problem.w, c) * (kLeast + (1.0 - kLeast) * busy);
   const double pieces = std::max(0.0, static_cast<double>(plan.workers) / plan.tiles - 1.0);
   return kStart + rounds * ceil_div(layout.depth_chunks, plan.parts) * chunk +
-         (plan.parts > 1 ? rounds * (c.tokens <= 32 ? kPartsOfFew : kParts + kPartsPerToken * c.tokens) : 0.0) +
+         (plan.parts > 1 ? rounds * (c.tokens <= 32 ? kPartsOfFew : kParts + kPartsPerToken * std::min(c.tokens, 128)) : 0.0) +
          (plan.is_even ? kEven + kEvenPerToken * c.tokens + kEvenPerPiece * pieces : 0.0);
 }
 
@@ -264,17 +275,13 @@ WeightPlan choose_weight_plan(const WeightProblem& problem, int multiprocessors)
     if (!has_weight_config(problem, config)) continue;
     constexpr int kFewRows = 16;  // which streams are for
     if (problem.m <= kFewRows && !c.is_stream()) continue;
-    for (const int parts : {0, 1, kUsefulParts, kMostSplitParts}) {  // 0: even
+    for (const int parts : {0, 1, kUsefulParts, kUsefulPartsOfFew, kMostSplitParts}) {  // 0: even
       if (c.splits && (problem.m > c.tokens || (c.tokens > 8 && 2 * problem.m <= c.tokens))) continue;
-      if (parts > kUsefulParts && (!c.splits || c.is_stream())) continue;
+      if (parts > kUsefulParts && (c.is_stream() || c.tokens > 64)) continue;
+      if (parts > kUsefulPartsOfFew && !c.splits) continue;
       const WeightPlan plan =
           parts == 0 ? make_even_plan(problem, config, multiprocessors) : make_weight_plan(problem, config, parts, multiprocessors);
       if (parts == 0 && (!plan.is_even || 2.0 * problem.m * problem.w.k > kMostBytesOfX)) continue;
-      // With 8 tokens two thread blocks of a multiprocessor gain nothing over a stream, which has no end of a tile but the last, unless
-      // scales inside chunks keep the warps busy and all of them have their half.
-      const int blocks = plan.workers * plan.parts;
-      const bool keeps_busy = has_scales_inside(problem.w) && 3 * blocks >= 5 * multiprocessors;
-      if (c.splits && c.tokens == 8 && blocks > multiprocessors && !keeps_busy) continue;
       const double estimate = estimate_weight_plan(problem, plan);
       if (best.config < 0 || estimate < lowest) best = plan, lowest = estimate;
     }

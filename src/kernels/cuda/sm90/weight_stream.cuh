@@ -149,11 +149,12 @@ class StreamConsumer {
 
   /// Adds the products of a tile's units to the sums; this warp has a chunk in the first `mine` of them.
   __device__ void multiply(float (&sums)[2][T::kCount], int units, int mine) {
-    if (p.scale == ChunkScale::kNone && (!kInteger || p.zero_offset == 0))
+    const bool plain = !kInteger || (p.zero_offset == 0 && (!kCentred || p.integer_offset == 128));
+    if (p.scale == ChunkScale::kNone && plain)
       multiply_units<0, Reads::kScales>(sums, units, mine);
-    else if (p.step == 128 && (!kInteger || (p.zero_offset == 0 && (!T::kSplits || p.scale == ChunkScale::kFloat))))
-      multiply_units<8, T::kSplits && kInteger ? Reads::kFloats : Reads::kScales>(sums, units, mine);
-    else if (p.scale == ChunkScale::kBf16 && p.zero_offset == 0 && p.step <= 32)
+    else if (p.step == 128 && plain && (!kInteger || p.scale == ChunkScale::kFloat))
+      multiply_units<8, kInteger ? Reads::kFloats : Reads::kScales>(sums, units, mine);
+    else if (p.scale == ChunkScale::kBf16 && plain && p.step <= 32)
       p.step == 32 ? multiply_units<2, Reads::kPacked>(sums, units, mine) : multiply_units<1, Reads::kPacked>(sums, units, mine);
     else if constexpr (!T::kSplits || kInteger)
       multiply_rare(sums, units, mine);
@@ -165,6 +166,7 @@ class StreamConsumer {
 
  private:
   static constexpr bool kEight = T::kTokens == 8, kInteger = T::Decode::kKind == WeightKind::kInteger;
+  static constexpr bool kCentred = T::Decode::template kCentred<T::kBf16>;
   static constexpr int kBlocks = kEight ? 1 : T::kTokens / 16;  ///< of up to 16 tokens
   static constexpr bool kHalves = T::kBits % 8 == 0;            ///< words are loaded for 64 columns at a time
   static constexpr int kWords = kHalves ? T::kBits : 2 * T::kBits;
@@ -198,20 +200,25 @@ class StreamConsumer {
     }
   }
   /// The number of the scale of row lane / 4 + 8 * i of this warp's 32 and of the 16 columns of a step among those of its half of a chunk.
-  __device__ int scale_index(int i, int step) const { return ((lane / 4 + 8 * i) * kChunkDepth + step * 16) >> p.step_shift; }
+  template <int kBlock>
+  __device__ int scale_index(int i, int step) const {
+    return kBlock == 0 ? lane / 4 + 8 * i : (lane / 4 + 8 * i) * (8 / std::max(1, kBlock)) + step / std::max(1, kBlock);
+  }
+  template <int kBlock>
   __device__ void load_zeros(const std::byte* mine, int step, DecodeState (&state)[2]) const {
     if constexpr (kInteger) {
       if (p.zero_offset == 0) return;
       const auto* zeros = reinterpret_cast<const std::uint8_t*>(mine) + zeros_from_codes;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) T::Decode::template set_zero<T::kBf16>(state[i / 2], i % 2, zeros[scale_index(i, step)]);
+      for (int i = 0; i < 4; ++i) T::Decode::template set_zero<T::kBf16>(state[i / 2], i % 2, zeros[scale_index<kBlock>(i, step)]);
     }
   }
+  template <int kBlock>
   __device__ void load_scales(const std::byte* mine, int step, float (&scales)[4]) const {
     const std::byte* stored = mine + scales_from_codes;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int at = scale_index(i, step);
+      const int at = scale_index<kBlock>(i, step);
       if (p.scale == ChunkScale::kFloat)
         scales[i] = reinterpret_cast<const float*>(stored)[at];
       else
@@ -223,7 +230,7 @@ class StreamConsumer {
   __device__ void load_packed_scales(const std::byte* mine, int step, std::uint32_t (&packed)[4][2]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const auto* stored = reinterpret_cast<const std::uint16_t*>(mine + scales_from_codes) + scale_index(i, step);
+      const auto* stored = reinterpret_cast<const std::uint16_t*>(mine + scales_from_codes) + scale_index<kBlock>(i, step);
       if constexpr (kBlock == 1) {
         const uint2 four = *reinterpret_cast<const uint2*>(stored);
         packed[i][0] = four.x, packed[i][1] = four.y;
@@ -264,7 +271,7 @@ class StreamConsumer {
     [[maybe_unused]] std::uint32_t packed[4][2];
     const std::byte* mine = codes + slot * p.slot_bytes;
     if constexpr (!kHalves) load_words(mine, words, 0);
-    if constexpr (kReads == Reads::kZeros) load_zeros(mine, 0, state);
+    if constexpr (kReads == Reads::kZeros) load_zeros<kBlock>(mine, 0, state);
     const auto step = [&]<int kStep>(std::integral_constant<int, kStep>) {  // 16 columns
       constexpr int kHalf = kStep / 4;
       if constexpr (kHalves && kStep % 4 == 0) load_words(mine, words, kHalf);
@@ -280,8 +287,8 @@ class StreamConsumer {
 #pragma unroll
           for (int i = 0; i < 4; ++i) scales[i] = stored[8 * i];
         } else {
-          load_scales(mine, kStep, scales);
-          if constexpr (kReads == Reads::kZeros && kStep > 0) load_zeros(mine, kStep, state);
+          load_scales<kBlock>(mine, kStep, scales);
+          if constexpr (kReads == Reads::kZeros && kStep > 0) load_zeros<kBlock>(mine, kStep, state);
         }
 #pragma unroll
         for (int i = 0; i < T::kCount; ++i) promoted[0][i] = promoted[1][i] = 0.0f;
@@ -291,6 +298,9 @@ class StreamConsumer {
 #pragma unroll
       for (int rows = 0; rows < 2; ++rows)
         T::Decode::template decode_step<T::kBf16, kStep % 4>(words[rows] + (kHalves ? 0 : kHalf * T::kBits), state[rows], a[rows]);
+      if constexpr (kCentred && kReads == Reads::kZeros)
+#pragma unroll
+        for (int rows = 0; rows < 2; ++rows) T::Decode::take_off(state[rows], a[rows]);
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
         const std::uint32_t from = (first_token[block][kHalf] + static_cast<std::uint32_t>(slot) * token_step[block]) ^ (kStep % 4 * 32);

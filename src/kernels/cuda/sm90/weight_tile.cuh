@@ -71,7 +71,9 @@ struct WeightTile {
   static constexpr int kConsumerRegisters = (kEntryRegisters * kThreads - kProducerRegisters * 128) / kConsumerThreads / 8 * 8;
   static_assert(kConsumerRegisters * kConsumerThreads + kProducerRegisters * 128 <= kEntryRegisters * kThreads);
 
-  static constexpr int partial_slots(int parts) { return parts - 1; }
+  /// Tiles of 256 tokens in two parts are exchanged through the slots.
+  static constexpr bool kExchanges = kTokens == 256;
+  static constexpr int partial_slots(int parts) { return kExchanges ? 0 : parts - 1; }
   static constexpr int shared_bytes(int weight_slots, int token_slots, int chunk_bytes, int parts) {
     return 1024 + token_slots * kTokenBytes + kStoreBytes + weight_slots * kRowGroups * chunk_bytes +
            partial_slots(parts) * kRowGroups * kPartialBytes + (2 * (weight_slots + token_slots) + 3 * kRowGroups) * 8;
