@@ -440,29 +440,36 @@ template <typename Run, bool kTwice, typename Produce, typename Between>
   return usual;
 }
 
-/// The same for short blocks, some at a time, which do not wait for their own scales that way; y is stored.
+/// The same for short blocks, a row of them at a time where it is not too long: y is stored.
 template <typename Run, typename Produce, typename Between>
 [[gnu::always_inline]] inline bool quantize_short_blocks(const FusedFinish& finish, const RowOutput out, const FetchedRows fetched,
                                                          float* y, const Produce produce, const Between& between) {
+  constexpr int kGroups = 4;
   const Run run(*finish.element);
   const std::int64_t cols = finish.cols, block = finish.block;
   const float largest = finish.largest;
-  const std::int64_t blocks = (cols + block - 1) / block, together = 64 * BlockScales::kMost / block;
+  const std::int64_t blocks = (cols + block - 1) / block;
   const auto end_of = [=](std::int64_t i) { return min_of(cols, (i + 1) * block); };
   bool usual = true;
-  for (std::int64_t first = 0; first < blocks; first += together) {
-    const int count = static_cast<int>(min_of(blocks - first, together));
-    BlockScales scales;
-    for (int i = 0; i < count; ++i) scales.take(i, produce_block<true>(fetched, y, (first + i) * block, end_of(first + i), produce));
+  for (std::int64_t first = 0; first < blocks; first += kGroups * BlockScales::kMost) {
+    const int count = static_cast<int>(min_of<std::int64_t>(blocks - first, kGroups * BlockScales::kMost));
+    BlockScales scales[kGroups];
+    for (int group = 0; group * BlockScales::kMost < count; ++group) {
+      const int begin = group * BlockScales::kMost, end = min_of(count, begin + BlockScales::kMost);
+      for (int i = begin; i < end; ++i)
+        scales[group].take(i - begin, produce_block<true>(fetched, y, (first + i) * block, end_of(first + i), produce));
+      usual = scales[group].make(largest) && usual;
+    }
     between(end_of(first + count - 1));
-    usual = scales.make(largest) && usual;
     for (int i = 0; i < count; ++i) {
-      out.scales[first + i] = scales.scale[i];
+      const BlockScales& of = scales[i / BlockScales::kMost];
+      const int at = i % BlockScales::kMost;
+      out.scales[first + i] = of.scale[at];
       if (!usual) continue;
-      const Divisor divide{splat(scales.high[i]), splat(scales.low[i])};
+      const Divisor divide{splat(of.high[at]), splat(of.low[at])};
       encode_block(
           out.codes, out.streams, fetched, run, divide, (first + i) * block,
-          end_of(first + i), [y](std::int64_t at, int n) __attribute__((always_inline)) { return load_part<VF>(y + at, n); });
+          end_of(first + i), [y](std::int64_t from, int n) __attribute__((always_inline)) { return load_part<VF>(y + from, n); });
     }
   }
   return usual;
@@ -552,8 +559,10 @@ template <int kType, typename Run>
 inline std::int64_t quantize_typed(const FusedProblem& problem, std::int64_t begin, std::int64_t end, const FusedFinish& finish, float* y) {
   const Values<kType> x{problem.x}, other{problem.other};
   const std::int64_t first = problem.x_stride, second = problem.other_stride;
-  // Long blocks of RMSNorm are produced again rather than stored, and fp32 rows in any case; a row of LayerNorm takes more operations.
-  const auto rms_norms = [&](const auto& producer) { return quantize_norms<kType, Run, true>(problem, begin, end, finish, y, producer); };
+  // Long blocks of RMSNorm are produced again rather than stored, unless encoding them is arithmetic enough, and fp32 rows in any case; a
+  // row of LayerNorm takes more operations.
+  constexpr bool kTwice = kType == 0 || std::is_same_v<Run, IntegerRun>;
+  const auto rms_norms = [&](const auto& producer) { return quantize_norms<kType, Run, kTwice>(problem, begin, end, finish, y, producer); };
   const auto layer_norms = [&](const auto& producer) {
     return quantize_norms<kType, Run, kType == 0>(problem, begin, end, finish, y, producer);
   };

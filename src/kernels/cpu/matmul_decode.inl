@@ -9,16 +9,19 @@ constexpr int kPart = 16;  // outputs per vector
 constexpr int kParts = kLanes / kPart;
 constexpr int kVectorBytes = kLanes * 4;
 
-// What is fetched lies kPrefetchBytes ahead where arithmetic is the limit. Where it outruns memory that confuses the hardware's own
-// foresight, as fetches find no free miss buffer and are dropped here and there; then they run only just ahead of it.
+// What is fetched lies kPrefetchBytes ahead where arithmetic is the limit, half of that where it outruns memory, as fetches that find no
+// free miss buffer are dropped here and there. A loop of so few operations per line that its own loads are far ahead fetches near them.
 constexpr std::int64_t kNearBytes = 1024;
 
 /// Part `part` of a vector. Fetches the line kAhead bytes further, none where that is 0: one fetch for every line that is read, since
 /// most of a burst would be dropped.
 template <std::int64_t kAhead>
 [[gnu::always_inline]] inline I load_part(const std::byte* vector, int part) {
-  if constexpr (kAhead > 0) __builtin_prefetch(vector + part * kPart * 4 + kAhead, 0, 2);
-  return load_lanes(vector + part * kPart * 4);
+  const std::byte* from = vector + part * kPart * 4;
+  if constexpr (kAhead > 0)
+    return load_and_fetch(from, from + kAhead);
+  else
+    return load_lanes(from);
 }
 
 template <int kIndex>

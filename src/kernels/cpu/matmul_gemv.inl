@@ -14,7 +14,7 @@ struct FloatPanel {
 template <typename Decoder, int kRowCount>
 struct DecodedRows {
   static constexpr int kBits = Decoder::kBits, kRows = kRowCount;
-  static constexpr std::int64_t kAhead = kPrefetchBytes;
+  static constexpr std::int64_t kAhead = kBits >= 16 ? kPrefetchBytes / 2 : kPrefetchBytes;
   using Zeros = Decoder;
   Decoder decoder;
   const float* x[kRowCount];

@@ -32,6 +32,10 @@ inline I load_lanes(const void* p) {
   return four<I>([&](int i) { return vld1q_u32(static_cast<const std::uint32_t*>(p) + 4 * i); });
 }
 inline const I& in_register(const I& a) { return a; }
+inline I load_and_fetch(const void* p, const void* line) {
+  __builtin_prefetch(line, 0, 2);
+  return load_lanes(p);
+}
 inline void store_lanes(void* p, const I& a) {
   for (int i = 0; i < 4; ++i) vst1q_u32(static_cast<std::uint32_t*>(p) + 4 * i, a.v[i]);
 }

@@ -2,14 +2,6 @@
 // placed as those of bf16, and a shift and a mask make fp32 of them. Per 64 values 9 operations that decode and 4 FMAs instead of 11 and 4.
 // Included in a leaf's namespace after matmul_gemv.inl.
 
-/// load_part, in a register, whose fetch stays where it is: g++ would gather those of a group, and most of a burst is dropped.
-[[gnu::always_inline]] inline I load_and_fetch(const std::byte* vector, int part) {
-  const std::byte* from = vector + part * kPart * 4;
-  I lanes = load_lanes(from);
-  asm volatile("prefetcht1 %1" : "+v"(lanes) : "m"(from[kPrefetchBytes]));
-  return lanes;
-}
-
 /// A source. The halves of sums are words here, not halves of a group: for scales of 32 k and more.
 struct ByteRow {
   static constexpr int kBits = 8, kRows = 1;
@@ -27,7 +19,7 @@ struct ByteRow {
       constexpr int v = decltype(vector)::value;
       I even[kCount], odd[kCount];  // bytes: k + 4 v and k + 4 v + 2, k + 4 v + 1 and k + 4 v + 3
       for (int p = 0; p < kCount; ++p) {
-        const I code = load_and_fetch(codes + v * kVectorBytes, p);
+        const I code = load_part<kPrefetchBytes>(codes + v * kVectorBytes, p);
         even[p] = bit_and(_mm512_srav_epi16(_mm512_slli_epi16(code, 8), right), mask);
         odd[p] = bit_and(_mm512_srav_epi16(code, right), mask);
       }

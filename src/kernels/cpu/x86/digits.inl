@@ -84,7 +84,7 @@ bool pack_digit_groups(const cpu::FloatTask& task, std::int64_t k, const float* 
 template <typename Decoder, bool kSmall>
 struct DigitRow {
   static constexpr int kBits = Decoder::kBits, kRows = 1, kDigits = 3;
-  static constexpr std::int64_t kAhead = kBits == 8 ? kNearBytes : (kBits == 2 ? 2 * kNearBytes : kPrefetchBytes);
+  static constexpr std::int64_t kAhead = kBits == 8 || kBits == 3 ? kPrefetchBytes / 2 : kPrefetchBytes;
   using Zeros = TableDecoder<4>;  // none
   const cpu::DigitGroup* entries;
   I table;  // of the values of codes in units, plus byte_offset: 64, repeated

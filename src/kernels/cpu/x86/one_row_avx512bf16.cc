@@ -29,8 +29,6 @@ constexpr std::int64_t kPrefetchBytes = 16384;
 
 #include "kernels/cpu/matmul_gemv.inl"
 
-#include "kernels/cpu/x86/byte_row.inl"
-
 /// Where the words of [k][part][k or k + 16] come from: 32 first parts, then 32 second parts.
 struct PairPlaces {
   alignas(64) std::uint16_t from[64];
@@ -121,7 +119,7 @@ struct PairRow {
     unroll<0, kBits>([&](auto vector) __attribute__((always_inline)) {
       constexpr int v = decltype(vector)::value;
       I lanes[kCount], values[kCount];
-      for (int p = 0; p < kCount; ++p) lanes[p] = load_and_fetch(codes + v * kVectorBytes, p);
+      for (int p = 0; p < kCount; ++p) lanes[p] = load_part<kPrefetchBytes>(codes + v * kVectorBytes, p);
       unroll<0, kPer>([&](auto slot) __attribute__((always_inline)) {
         constexpr int j = decltype(slot)::value;
         for (int p = 0; p < kCount; ++p) values[p] = look_up(shift_right<kBits * j>(lanes[p]));

@@ -23,6 +23,13 @@ inline I load_lanes(const void* p) {
   return {{_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)}};
 }
 inline const I& in_register(const I& a) { return a; }
+/// Loads a vector and fetches a line into the second-level cache. The fetch stays where it is: compilers would gather those of a loop's
+/// body, and most of a burst is dropped.
+inline I load_and_fetch(const void* p, const void* line) {
+  I lanes = load_lanes(p);
+  asm volatile("prefetcht1 %1" : "+x"(lanes.v[0]) : "m"(*static_cast<const char*>(line)));
+  return lanes;
+}
 inline void store_lanes(void* p, I a) {
   auto* q = static_cast<__m256i*>(p);
   _mm256_storeu_si256(q, a.v[0]);
