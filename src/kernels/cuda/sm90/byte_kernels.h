@@ -40,8 +40,9 @@ constexpr ByteInstance instance(std::string_view config) {
   return made;
 }
 
-std::span<const ByteInstance> fp8_tile_scaled();  ///< 1x128 x 128x128, e4m3
-std::span<const ByteInstance> fp8_other();        ///< the other scalings and pairs of formats
+std::span<const ByteInstance> fp8_tile_scaled();        ///< 1x128 x 128x128, e4m3
+std::span<const ByteInstance> fp8_tile_scaled_small();  ///< the same, of at most 128x64
+std::span<const ByteInstance> fp8_other();              ///< the other scalings and pairs of formats
 std::span<const ByteInstance> int8_instances();
 
 /// The kernel of at most 16 rows of A. B's k is padded by zeros to a multiple of 16, as its pitch says.

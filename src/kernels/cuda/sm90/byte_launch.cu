@@ -26,7 +26,7 @@ BytePair pair_of(const ByteProblem& problem) {
 const ByteInstance* find_instance(const ByteProblem& problem, int config) {
   const std::string_view name = byte_configs()[static_cast<std::size_t>(config)].name;
   const auto find = [&](ByteScaling scaling) -> const ByteInstance* {
-    for (const auto& list : {fp8_tile_scaled(), fp8_other(), int8_instances()})
+    for (const auto& list : {fp8_tile_scaled(), fp8_tile_scaled_small(), fp8_other(), int8_instances()})
       for (const ByteInstance& instance : list)
         if (instance.config == name && instance.scaling == scaling && instance.pair == pair_of(problem)) return &instance;
     return nullptr;

@@ -375,6 +375,10 @@ struct Consumer {
         return;
       }
       multiply_block.template operator()<true>(true);
+      for (; T::kBlocksTogether > 1 && blocks > T::kBlocksTogether + 1; blocks -= T::kBlocksTogether) {
+#pragma unroll
+        for (int i = 0; i < T::kBlocksTogether; ++i) multiply_block.template operator()<false>(true);
+      }
 #pragma unroll 1
       for (; blocks > 2; --blocks) multiply_block.template operator()<false>(true);
       multiply_block.template operator()<false>(false);

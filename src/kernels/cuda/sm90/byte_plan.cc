@@ -1,7 +1,8 @@
 /// Which configuration a product runs in: an estimate of each, the lowest wins.
 ///
 ///   cycles = start + rounds * (k blocks of a part * cycles of a block + cycles of the end),   rounds = ceil(tiles * parts / workers)
-/// Of kPingPong the end counts once, since the others run under products; a change of turns takes some cycles too.
+/// Of kPingPong the end counts once, since the others run under products; a change of turns takes some cycles too. Of the large tiles of
+/// 1x128 x 128x128 part of it is hidden under the next tile's products, but for the last one's.
 ///
 /// A block's cycles hold what bounds the configuration: the tensor cores, promotion, shared memory, or what comes in from the second-level
 /// cache. The constants are fitted to measurements on an H200 (docs/kernels/cuda_fp8_products.md), to the plans' order first of all.
@@ -16,17 +17,17 @@ namespace {
 
 //         name                         tile    cluster  cycles of a block: promoted, direct; of the end
 constexpr std::array kConfigs = {
-    ByteConfig{"256x128", 256, 128, 1, 1, 1073, 1073, 2400},
+    ByteConfig{"256x128", 256, 128, 1, 1, 1073, 1073, 4000},
     ByteConfig{"256x128_cluster_1x2", 256, 128, 1, 2, 1065, 1065, 3900},
     ByteConfig{"128x176_pingpong", 128, 176, 1, 1, 704, 704, 4900, TileUse::kPingPong},
     ByteConfig{"128x128_pingpong", 128, 128, 1, 1, 512, 512, 4900, TileUse::kPingPong},
     ByteConfig{"128x240", 128, 240, 1, 1, 960, 960, 5600},
     ByteConfig{"128x128_pingpong_col32", 128, 128, 1, 1, 520, 520, 4900, TileUse::kPingPongCol32},
     ByteConfig{"128x240_col32", 128, 240, 1, 1, 970, 970, 5600, TileUse::kCol32},
-    ByteConfig{"128x192", 128, 192, 1, 1, 826, 826, 1400},
+    ByteConfig{"128x192", 128, 192, 1, 1, 826, 826, 3500},
     ByteConfig{"128x128_cluster_2x1", 128, 128, 2, 1, 575, 740, 3500},
     ByteConfig{"128x128", 128, 128, 1, 1, 575, 525, 3500},
-    ByteConfig{"128x112", 128, 112, 1, 1, 510, 510, 3500},
+    ByteConfig{"128x112", 128, 112, 1, 1, 495, 495, 3500},
     ByteConfig{"128x64", 128, 64, 1, 1, 460, 385, 2300},
     ByteConfig{"64x256", 64, 256, 1, 1, 1295, 1295, 3000},
     ByteConfig{"64x112", 64, 112, 1, 1, 555, 555, 2700},
@@ -39,7 +40,7 @@ constexpr std::array kConfigs = {
 constexpr int kTileK = 128, kMostParts = 3, kTileOfMostParts = 64 * 64;
 constexpr double kCyclesPerMicrosecond = 1700.0, kStartCycles = 2900.0, kPartCycles = 1200.0, kInt8PartCycles = 2200.0,
                  kPartCyclesPerElement = 0.2, kWideCyclesPerElement = 0.08, kInt8WideCyclesPerElement = 0.04,
-                 kInt8StagedCyclesPerElement = 0.11, kTurnCycles = 500.0;
+                 kInt8StagedCyclesPerElement = 0.11, kTurnCycles = 500.0, kHiddenEndCycles = 2000.0;
 /// Of the kernel of few rows: microseconds, and bytes of B per microsecond; fp8 of more than 8 rows converts too much. Swapped tiles of
 /// integers take as long to start, and read faster.
 constexpr double kFewRowsStart = 3.0, kFewRowsBytes = 3.9e6, kSwappedBytes = 4.3e6, kFewRowsStartFp8 = 4.0, kFewRowsBytesFp8 = 3.6e6,
@@ -99,7 +100,8 @@ double estimate_byte_plan(const ByteProblem& problem, const BytePlan& plan) {
       (is_staged ? kInt8StagedCyclesPerElement * c.tile_m * c.tile_n : 0.0);
   const int rounds = ceil_div(std::int64_t{plan.tiles} * plan.parts, plan.workers);
   const double block_cycles = problem.is_int8 ? c.direct_block_cycles : c.block_cycles;
-  const double ends = c.is_pingpong() ? rounds * kTurnCycles + end : rounds * end;
+  const bool is_hidden = problem.scaling == ByteScaling::kBlockTile && c.tile_m >= 128 && c.tile_n > 64;
+  const double ends = c.is_pingpong() ? rounds * kTurnCycles + end : rounds * end - (is_hidden ? (rounds - 1) * kHiddenEndCycles : 0.0);
   const double estimate = (kStartCycles + rounds * blocks * block_cycles + ends) / kCyclesPerMicrosecond;
   return problem.is_int8 && c.swapped() ? std::max(estimate, kFewRowsStart + static_cast<double>(problem.n) * problem.k / kSwappedBytes)
                                         : estimate;

@@ -247,7 +247,7 @@ __device__ void finish_tile(const ByteParams& p, const CUtensorMap& d, const Byt
           else
             stage_8_bit(p.out, v, rows_of, box(i));
         }
-        if (copied) fence_shared_for_copies();
+        if (copied && !stored) fence_shared_for_copies();
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < kTogether; ++i) {
@@ -327,7 +327,6 @@ __device__ void stage_strips(const ByteParams& p, const ByteShared<T>& shared, c
     stage.template operator()<true>();
   else
     stage.template operator()<false>();
-  fence_shared_for_copies();
   __syncwarp();
   const auto rows_from = [&](int first) { return told.piece.rows - told.place.row - (T::kGroupsM == 2 ? group : 0) * T::kGroupM - first; };
   if (!p.out.rows_end_with_d && rows_from((kTo - 1) * 64 + warp * 16) < 16) {  // the rows of the next group must stay as they are
@@ -360,6 +359,7 @@ __device__ void store_tiles(const ByteParams& p, const CUtensorMap& d, const Byt
     for (int group = 0; group < T::kConsumers; ++group) {
       const StripPlace part = place_of_group<T>(p, told.piece, told.place, group);
       shared.staged[group].wait(tile);
+      fence_shared_for_copies();  // here it holds up one thread, and not the warpgroup that has staged
 #pragma unroll 1
       for (int i = 0; i < 4 * Boxes::kAll; ++i) {  // the boxes of four warps
         const int box = i % Boxes::kAll, first = box / Boxes::kPerStrip * 64 + i / Boxes::kAll * 16;

@@ -81,6 +81,8 @@ struct ByteTile {
   /// Whether a strip's factors are multiplied when its products have been started, and not where the block's scales are read: then nothing
   /// stands between a promotion and the next products. Of 128x192, with one strip, it was no faster.
   static constexpr bool kLateFactors = kTileScales && kStrips > 1;
+  /// k blocks in straight code: four of small blocks; of 128x192 fetching the code costs short products as much as it gains the others.
+  static constexpr int kBlocksTogether = kStrips == 1 && kCount <= 64 ? 4 : 1;
   static constexpr unsigned kProducers = kSpacedCopies ? 2 : 1;
   static constexpr int kStageBytes = kBytesA + kBytesB;
   /// Whether boxes of A have no more rows than there are, where all are in one tile: rows outside of a matrix take time too.
