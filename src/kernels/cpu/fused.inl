@@ -475,18 +475,21 @@ template <typename Run, typename Produce, typename Between>
   return usual;
 }
 
-/// One row. False, with y complete and every NaN the same one, where a value is not finite or a scale beyond 2^-60 .. 2^60.
-template <typename Run, bool kTwice, typename Produce, typename Between>
+/// One row, of long blocks (of more than 1024 columns) or short ones. False, with y complete and every NaN the same one, where a value is
+/// not finite or a scale beyond 2^-60 .. 2^60.
+template <typename Run, bool kLong, bool kTwice, typename Produce, typename Between>
 [[gnu::always_inline]] inline bool quantize_produced(const FusedFinish& finish, const RowOutput out, const FetchedRows fetched, float* y,
                                                      const Produce produce, const Between& between) {
-  const bool is_long = finish.block > 64 * BlockScales::kMost;
-  const bool usual = is_long ? quantize_long_blocks<Run, kTwice>(finish, out, fetched, y, produce, between)
-                             : quantize_short_blocks<Run>(finish, out, fetched, y, produce, between);
+  bool usual;
+  if constexpr (kLong)
+    usual = quantize_long_blocks<Run, kTwice>(finish, out, fetched, y, produce, between);
+  else
+    usual = quantize_short_blocks<Run>(finish, out, fetched, y, produce, between);
   if (usual) return true;
-  const bool stored = !(kTwice && is_long);
   for_vectors(
-      finish.cols, [=](std::int64_t i, int n)
-                       __attribute__((always_inline)) { finish_part(y + i, stored ? load_part<VF>(y + i, n) : produce(i, n), n); });
+      finish.cols, [=](std::int64_t i, int n) __attribute__((always_inline)) {
+        finish_part(y + i, kTwice && kLong ? produce(i, n) : load_part<VF>(y + i, n), n);
+      });
   return false;
 }
 
@@ -494,7 +497,7 @@ template <typename Run, bool kTwice, typename Produce, typename Between>
 /// stored between passes and loaded in other pieces waits for all of a row's stores. The first pass over the next row runs before this one
 /// is encoded, unless rows are fp32: two of them and the weight are too much for the first-level cache. Returns `end`, or a row that the
 /// general quantizer must do.
-template <int kType, typename Run, bool kTwice, typename Producer>
+template <int kType, typename Run, bool kLong, bool kTwice, typename Producer>
 inline std::int64_t quantize_norms(const FusedProblem& problem, std::int64_t begin, std::int64_t end, const FusedFinish& finish, float* y,
                                    const Producer& producer) {
   constexpr bool kRunsAhead = kType != 0;
@@ -527,7 +530,7 @@ inline std::int64_t quantize_norms(const FusedProblem& problem, std::int64_t beg
       if (done == cols) next = first_value(problem, sum);
     };
     const RowOutput out{finish.codes + (row - begin) * cols, finish.scales + (row - begin) * blocks, finish.around_caches};
-    const bool usual = quantize_produced<Run, kTwice>(finish, out, fetched, y, producer(row, value), between);
+    const bool usual = quantize_produced<Run, kLong, kTwice>(finish, out, fetched, y, producer(row, value), between);
     value = next;
     if (usual) continue;
     *finish.first = {found ? row + 1 : -1, value};
@@ -538,7 +541,7 @@ inline std::int64_t quantize_norms(const FusedProblem& problem, std::int64_t beg
 }
 
 /// The same for what is no norm; produce(row, i, n).
-template <int kType, typename Run, typename Produce>
+template <int kType, typename Run, bool kLong, typename Produce>
 inline std::int64_t quantize_values(const FusedProblem& problem, std::int64_t begin, std::int64_t end, const FusedFinish& finish, float* y,
                                     const Produce& produce) {
   constexpr std::int64_t kBytes = kType == 0 ? 4 : 2;
@@ -550,23 +553,24 @@ inline std::int64_t quantize_values(const FusedProblem& problem, std::int64_t be
     const FetchedRows fetched{next_x, problem.op == FusedOp::kSiluMul ? next_other : nullptr, 0, 0, kBytes, 0};
     const RowOutput out{finish.codes + (row - begin) * cols, finish.scales + (row - begin) * blocks, finish.around_caches};
     const auto of_row = [=](std::int64_t i, int n) __attribute__((always_inline)) { return produce(row, i, n); };
-    if (!quantize_produced<Run, false>(finish, out, fetched, y, of_row, [](std::int64_t) {})) return row;
+    if (!quantize_produced<Run, kLong, false>(finish, out, fetched, y, of_row, [](std::int64_t) {})) return row;
   }
   return end;
 }
 
-template <int kType, typename Run>
+template <int kType, typename Run, bool kLong>
 inline std::int64_t quantize_typed(const FusedProblem& problem, std::int64_t begin, std::int64_t end, const FusedFinish& finish, float* y) {
   const Values<kType> x{problem.x}, other{problem.other};
   const std::int64_t first = problem.x_stride, second = problem.other_stride;
-  // Long blocks of RMSNorm are produced again rather than stored, unless encoding them is arithmetic enough, and fp32 rows in any case; a
-  // row of LayerNorm takes more operations.
+  // Long blocks of fp32, and of RMSNorm to integers, are produced again rather than stored: other rows take more operations.
   constexpr bool kTwice = kType == 0 || std::is_same_v<Run, IntegerRun>;
-  const auto rms_norms = [&](const auto& producer) { return quantize_norms<kType, Run, kTwice>(problem, begin, end, finish, y, producer); };
-  const auto layer_norms = [&](const auto& producer) {
-    return quantize_norms<kType, Run, kType == 0>(problem, begin, end, finish, y, producer);
+  const auto rms_norms = [&](const auto& producer) {
+    return quantize_norms<kType, Run, kLong, kTwice>(problem, begin, end, finish, y, producer);
   };
-  const auto values = [&](const auto& produce) { return quantize_values<kType, Run>(problem, begin, end, finish, y, produce); };
+  const auto layer_norms = [&](const auto& producer) {
+    return quantize_norms<kType, Run, kLong, kType == 0>(problem, begin, end, finish, y, producer);
+  };
+  const auto values = [&](const auto& produce) { return quantize_values<kType, Run, kLong>(problem, begin, end, finish, y, produce); };
   switch (problem.op) {
     case FusedOp::kIdentity: return values([=](std::int64_t row, std::int64_t i, int n) { return x.at(row * first + i, n); });
     case FusedOp::kLayerNorm: return with_layer_norm<kType>(problem, layer_norms);
@@ -582,12 +586,15 @@ inline std::int64_t quantize_typed(const FusedProblem& problem, std::int64_t beg
 }
 
 std::int64_t fused_quantize_rows(const FusedProblem& problem, std::int64_t begin, std::int64_t end, const FusedFinish& finish, float* y) {
-  const auto typed = [&]<typename Run>() {
+  const auto typed = [&]<typename Run, bool kLong>() {
     switch (problem.dtype) {
-      case DType::kF16: return quantize_typed<1, Run>(problem, begin, end, finish, y);
-      case DType::kBf16: return quantize_typed<2, Run>(problem, begin, end, finish, y);
-      default: return quantize_typed<0, Run>(problem, begin, end, finish, y);
+      case DType::kF16: return quantize_typed<1, Run, kLong>(problem, begin, end, finish, y);
+      case DType::kBf16: return quantize_typed<2, Run, kLong>(problem, begin, end, finish, y);
+      default: return quantize_typed<0, Run, kLong>(problem, begin, end, finish, y);
     }
   };
-  return finish.element->kind == ElementKind::kInteger ? typed.template operator()<IntegerRun>() : typed.template operator()<FloatRun>();
+  const auto of_run = [&]<typename Run>() {
+    return finish.block > 64 * BlockScales::kMost ? typed.template operator()<Run, true>() : typed.template operator()<Run, false>();
+  };
+  return finish.element->kind == ElementKind::kInteger ? of_run.template operator()<IntegerRun>() : of_run.template operator()<FloatRun>();
 }
