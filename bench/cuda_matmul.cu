@@ -2,7 +2,8 @@
 ///   bench_cuda_matmul [--json FILE] [--only TEXT] [--kernels TEXT]
 /// --only: rows of the table that contain the text; --kernels: every configuration whose name contains the text, too.
 /// Inputs are random and rotate beyond the second-level cache; calls are captured into a graph and its replays timed with events; medians.
-/// "of DeepGEMM" is (narrow / cuBLASLt here) / (DeepGEMM / cuBLASLt in the peers' run of 2026-11-15 on the same kind of machine).
+/// "of DeepGEMM" is (narrow / cuBLASLt here) / (DeepGEMM / cuBLASLt in the peers' run of 2026-11-15 on the same kind of machine): a guide;
+/// in one run with DeepGEMM itself the mean is about 3 % lower (docs/benchmarks/2026-11-18-h200-fp8-products.md).
 
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
