@@ -8,7 +8,7 @@ PYTHON := .venv/bin/python
 export GOMP_SPINCOUNT ?= 5000
 
 .DEFAULT_GOAL := help
-.PHONY: setup command build demo test test-unit test-sweep test-sanitizers test-sanitizers-all test-threads test-memory test-offline test-python test-install \
+.PHONY: setup command build demo test test-unit test-sweep test-sweep-arm test-sanitizers test-sanitizers-all test-threads test-memory test-offline test-python test-install \
   test-arm edge bench docs fuzz fuzz-many parser-coverage torture same-bytes reproducible gpu-test gpu-bench format tidy rules clean help
 
 help: ## what can be made
@@ -44,6 +44,9 @@ test-unit:
 
 test-sweep: build ## all 2^32 inputs through every format in every instruction set (test takes one run of 65,536 in 8)
 	@$(BIN)/format_sweep_test
+
+test-sweep-arm: setup ## the same in the AArch64 kernels, under qemu (test-arm takes one run in 256; slow)
+	@SWEEP=all tools/dev/test_arm.sh $(JOBS)
 
 test-python:
 	@cmake --install build/release --component python --prefix build/python > /dev/null

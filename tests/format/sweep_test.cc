@@ -1,6 +1,6 @@
 /// All 2^32 fp32 inputs through every float format (and int8, int4, NF4, int1), in every instruction-set leaf, against the
 /// oracle of sweep_oracle.h: no mismatch is allowed. The constexpr encode, which is slow, takes one run of 65,536 in 16.
-/// NARROW_SWEEP_STEP=N takes one run in N of all (`make test`; `make test-sweep` takes every one).
+/// NARROW_SWEEP_STEP=N takes one run in N of all (`make test`; `make test-sweep` and `make test-sweep-arm` take every one).
 
 #include <algorithm>
 #include <array>
