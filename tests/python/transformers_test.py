@@ -241,6 +241,10 @@ def test_conv1d_layers_are_quantized_in_memory(bin_dir, tmp_path):
     with pytest.raises(NotImplementedError, match="state_dict"):
         huggingface.save_pretrained(model, tmp_path / "saved")
     plain.save_pretrained(tmp_path / "gpt2")
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    at_once = load(tmp_path / "gpt2", quantization_config=huggingface.NarrowConfig("int8:row")).state_dict()
+    later = torch_side.quantize_(copy.deepcopy(plain), "int8:row").state_dict()
+    assert at_once.keys() == later.keys() and all(torch.equal(at_once[name], later[name]) for name in later)
     done = subprocess.run([bin_dir / "narrow", "quantize", tmp_path / "gpt2", tmp_path / "small", "int8:row"], capture_output=True, text=True)
     assert done.returncode == 2 and "8 x 'Conv1D, [inputs, outputs]" in done.stderr and not (tmp_path / "small").exists()
 

@@ -20,7 +20,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ..checkpoints import Checkpoint
 from ..errors import InvalidArgument, Unsupported
-from .config import LayerScheme, QuantizeConfig, inputs_of, linear_layers, places_of, replace_module, rule_pair
+from .config import LayerScheme, QuantizeConfig, inputs_of, linear_layers, places_of, replace_conv1d, replace_module, rule_pair
 from .experts import FUSED_WEIGHTS, QuantizedExperts, check_inputs, fused_weights, is_fused
 from .linear import QuantizedLinear
 from .model import quantize_
@@ -207,6 +207,7 @@ class NarrowQuantizer(HfQuantizer):
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:
         if not self.pre_quantized:
+            replace_conv1d(model, self.quantization_config.layers())
             return quantize_(model, self.quantization_config.layers_and_inputs(model))
         scales = (self.quantization_config.activations or {}).get("scales", {})
         for name, module in model.named_modules():
