@@ -1,10 +1,12 @@
 /// All 2^32 fp32 inputs through every float format (and int8, int4, NF4, int1), in every instruction-set leaf, against the
 /// oracle of sweep_oracle.h: no mismatch is allowed. The constexpr encode, which is slow, takes one run of 65,536 in 16.
-/// NARROW_SWEEP_STEP=N takes one run in N of all (`make test`; `make test-sweep` and `make test-sweep-arm` take every one).
+/// NARROW_SWEEP_STEP=N takes one run in N of all (`make test`; `make test-sweep` and `make test-sweep-arm` take every one), and
+/// NARROW_SWEEP_PART=I/N of these only the I-th of N parts (from 1): long sweeps are shared by processes and machines.
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -290,17 +292,32 @@ std::int64_t step() {
   return text == nullptr ? 1 : std::max<std::int64_t>(1, std::atoll(text));
 }
 
+/// The groups of chunks, of `count`, that are this process's.
+struct Groups {
+  std::int64_t begin, end;
+};
+Groups groups_of(std::int64_t count) {
+  long long index = 1, parts = 1;
+  const char* text = std::getenv("NARROW_SWEEP_PART");
+  if (text != nullptr && (std::sscanf(text, "%lld/%lld", &index, &parts) != 2 || index < 1 || index > parts)) {
+    ADD_FAILURE() << "NARROW_SWEEP_PART=" << text << " is not I/N with I from 1 to N";
+    return {0, 0};
+  }
+  return {count * (index - 1) / parts, count * index / parts};
+}
+
 /// Sweeps one chunk of every `step` that follow each other, another one each time: work(case, inputs) makes the codes.
 template <typename Work>
 void sweep(const std::vector<Case>& cases, const char* who, std::int64_t step, const Work& work) {
   std::vector<Failure> failures(cases.size());
   std::mutex mutex;
+  const Groups groups = groups_of((std::int64_t{1} << (32 - kChunkBits)) / step);
 #pragma omp parallel
   {
     const FloatEnvironment environment;
     Inputs in;
-#pragma omp for schedule(dynamic, 64)
-    for (std::int64_t group = 0; group < (std::int64_t{1} << (32 - kChunkBits)) / step; ++group) {
+#pragma omp for schedule(dynamic, 16)
+    for (std::int64_t group = groups.begin; group < groups.end; ++group) {
       const std::uint32_t first = static_cast<std::uint32_t>(group * step + group * 5 % step) << kChunkBits;
       in.fill(first);
       for (std::size_t i = 0; i < cases.size(); ++i) {
