@@ -1,7 +1,7 @@
 /// Products: every row of the table that runs here, by shape: time, GB/s of weights, GOP/s, the share of the limit measured in the same
 /// run (VNNI or FMA peak, best read bandwidth), the ratio to OpenBLAS and, with --peers, oneDNN; of quantized activations also the time
 /// with their dynamic quantization over the time without ("dynamic").
-///   bench_matmul [--quick] [--best] [--peers] [--json] [--threads 1,2] [--only TEXT] [--shape MxNxK]...
+///   bench_matmul [--quick] [--best] [--peers] [--json] [--cpu ISA] [--threads 1,2] [--only TEXT] [--shape MxNxK]...
 
 #include <algorithm>
 #include <array>
@@ -19,6 +19,7 @@
 
 #include "bench/limits.h"
 #include "bench/peers.h"
+#include "device/cpu_features.h"
 #include "narrow/matmul.h"
 #include "ops/matmul.h"
 
@@ -259,7 +260,10 @@ int main(int argc, char** argv) {
       settings.peers = true;
     else if (word == "--json")
       settings.json = true;
-    else if (word == "--threads" && i + 1 < argc) {
+    else if (const auto isa = i + 1 < argc ? narrow::parse_isa(argv[i + 1]) : std::nullopt; word == "--cpu" && isa) {
+      narrow::limit_cpu(*isa);
+      ++i;
+    } else if (word == "--threads" && i + 1 < argc) {
       settings.threads.clear();
       for (const char* p = argv[++i]; *p != '\0'; ++p)
         if (*p >= '1' && *p <= '9') settings.threads.push_back(*p - '0');
@@ -269,7 +273,8 @@ int main(int argc, char** argv) {
       settings.shapes.push_back({m, n, k});
       ++i;
     } else {
-      fmt::print(stderr, "bench_matmul [--quick] [--best] [--peers] [--json] [--threads 1,2] [--only TEXT] [--shape MxNxK]...\n");
+      fmt::print(stderr,
+                 "bench_matmul [--quick] [--best] [--peers] [--json] [--cpu ISA] [--threads 1,2] [--only TEXT] [--shape MxNxK]...\n");
       return 2;
     }
   }
