@@ -6,6 +6,7 @@ if(NOT NARROW_CPU_KERNELS)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(architecture x86)
   set(flags_avx2 -mavx2 -mfma -mf16c -mbmi2)
+  set(flags_avxvnni ${flags_avx2} -mavxvnni)
   set(flags_avx512 ${flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mavx512vbmi2 -mavx512vpopcntdq
     -mavx512bitalg -mprefer-vector-width=512)
   set(flags_avx512bf16 ${flags_avx512} -mavx512bf16)
@@ -27,10 +28,10 @@ foreach(leaf ${leaves})
   set(unsanitized)
   if(NARROW_SANITIZE AND NOT NARROW_SANITIZE_KERNELS AND leaf MATCHES "/(matmul|fused)_")
     set(unsanitized -fno-sanitize=all -O0 -g0)
-  elseif(NARROW_SANITIZE AND leaf MATCHES "/matmul_(avx2|avx512|avx512bf16|amx)")
+  elseif(NARROW_SANITIZE AND leaf MATCHES "/matmul_(avx2|avxvnni|avx512|avx512bf16|amx)")
     set(unsanitized -fno-sanitize=all)
   endif()
-  if(leaf MATCHES "_(avx2|avx512|avx512bf16|amx|neon|dotprod|i8mm)\\.cc$")
+  if(leaf MATCHES "_(avx2|avxvnni|avx512|avx512bf16|amx|neon|dotprod|i8mm)\\.cc$")
     # -Wno-psabi: vector types stay inside a leaf, their calling convention concerns nobody.
     # -Wno-maybe-uninitialized: g++'s own AVX-512 intrinsics leave their merge operand undefined.
     # -O3: a small build saves outside of the kernels.

@@ -3,7 +3,7 @@
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(table kernels/cpu/minimal/table_x86.cc)
   set(leaves kernels/cpu/minimal/matmul_avx2.cc kernels/cpu/x86/quantize_avx2.cc)
-  set(leaf_flags -mavx2 -mfma -mf16c -mbmi2)
+  set(leaf_flags -mavx2 -mfma -mf16c -mbmi2 -fno-exceptions -fno-asynchronous-unwind-tables)  # kernels throw nothing: no tables for that
 else()
   set(table kernels/cpu/minimal/table_arm.cc)
   set(leaves kernels/cpu/minimal/matmul_dotprod.cc kernels/cpu/arm/quantize_neon.cc)
@@ -41,7 +41,8 @@ add_library(narrow SHARED
 add_library(narrow::narrow ALIAS narrow)
 set_source_files_properties(c_api/c_api.cc PROPERTIES COMPILE_DEFINITIONS NARROW_VERSION="${PROJECT_VERSION}")
 target_compile_options(narrow PRIVATE -Os -ffunction-sections -fdata-sections)
-target_link_options(narrow PRIVATE LINKER:--gc-sections,--no-undefined,--version-script=${PROJECT_SOURCE_DIR}/cmake/narrow_minimal.map)
+target_link_options(narrow PRIVATE LINKER:--gc-sections,--no-undefined,--version-script=${PROJECT_SOURCE_DIR}/cmake/narrow_minimal.map
+  LINKER:-z,noseparate-code)  # no page of padding around the code
 target_sources(narrow PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${PROJECT_SOURCE_DIR}/include/narrow/c.h)
 target_include_directories(narrow PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 target_compile_features(narrow PRIVATE cxx_std_20)

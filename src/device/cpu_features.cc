@@ -19,7 +19,8 @@
 namespace narrow {
 namespace {
 
-constexpr std::array kIsas{Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx, Isa::kNeon, Isa::kDotProd, Isa::kI8mm};
+constexpr std::array kIsas{Isa::kScalar, Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAvx512Bf16,
+                           Isa::kAmx,    Isa::kNeon, Isa::kDotProd, Isa::kI8mm};
 
 bool detect(Isa isa) {
   switch (isa) {
@@ -29,6 +30,10 @@ bool detect(Isa isa) {
       unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
       const bool has_f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;  // no name that all compilers know
       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") && has_f16c;
+    }
+    case Isa::kAvxVnni: {
+      unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+      return detect(Isa::kAvx2) && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 4 & 1u) != 0;
     }
     case Isa::kAvx512:
       return detect(Isa::kAvx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -70,7 +75,8 @@ std::atomic<Isa> highest{Isa::kCuda};
 }  // namespace
 
 std::string_view name_of(Isa isa) {
-  constexpr std::array<std::string_view, 9> kNames{"scalar", "avx2", "avx512", "avx512bf16", "amx", "neon", "dotprod", "i8mm", "cuda"};
+  constexpr std::array<std::string_view, 10> kNames{"scalar", "avx2", "avxvnni", "avx512", "avx512bf16",
+                                                    "amx",    "neon", "dotprod", "i8mm",   "cuda"};
   return kNames[static_cast<std::size_t>(isa)];
 }
 

@@ -11,6 +11,7 @@ namespace narrow {
 enum class Isa : unsigned char {
   kScalar,      ///< any CPU
   kAvx2,        ///< AVX2, FMA, F16C, BMI2
+  kAvxVnni,     ///< kAvx2 and AVX-VNNI (Alder Lake, Sierra Forest, Zen 5 and newer)
   kAvx512,      ///< AVX-512 F, BW, DQ, VL, VNNI, VBMI, VBMI2, VPOPCNTDQ, BITALG (Ice Lake, Zen 4 and newer)
   kAvx512Bf16,  ///< kAvx512 and BF16 (Cooper Lake, Zen 4 and newer)
   kAmx,         ///< kAvx512Bf16 and AMX tiles with int8

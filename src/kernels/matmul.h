@@ -78,12 +78,13 @@ struct MatmulKernel {
   Isa isa;
   const char* takes;                      ///< one clause for `narrow kernels --explain`
   bool (*accepts)(const MatmulProblem&);  ///< looks at shapes, schemes and types, never at pointers
-  std::int64_t m_step, n_step;            ///< the largest tile that run takes; n_step also aligns it
+  std::int64_t m_step, n_step;            ///< the largest tile that run takes (but see n_most); n_step also aligns it
   std::size_t (*packed_bytes)(const MatmulProblem&);
   void (*begin)(const MatmulProblem&, std::byte* packed);  ///< once, before the rows are packed: constants of the product
   void (*pack)(const MatmulProblem&, std::int64_t m_begin, std::int64_t m_end, std::byte* packed);
   std::size_t (*scratch_bytes)(const MatmulProblem&);  ///< per thread, aligned to 64
   void (*run)(const MatmulProblem&, const MatmulTile&, const std::byte* packed, std::byte* scratch);
+  std::int64_t n_most = 0;  ///< where it is not 0: run also takes tiles this wide, a multiple of n_step, and prefers them
 };
 
 /// The rows, best first; the last is the reference, which takes everything.

@@ -6,7 +6,9 @@
 ///   b in {8, 16, 32}:  vector v holds the codes k = v * 32/b + j at bits b*j;
 ///   b in {1..6}:       the low half of a lane holds k = 0..15, the high half k = 16..31, each as a word of 16 bits: vector v holds
 ///                      the codes k = v * c + j at bits b*j of the word, c = 16 / b. One look-up by words decodes k and k + 16.
-///     b in {3, 5}:     c * b = 15: bit 15 of vector v's word is bit v of code 15;
+///     b = 3:           c = 4, j at bit 8 (j / 2) + 3 (j % 2): a look-up of bytes by six bits meets two codes. Bits 6 and 7 of the bytes
+///                      are such that lane 0 >> 6 ^ lane 1 >> 4 ^ lane 2 >> 2 is the lane of a fourth vector, of the codes 12..15;
+///     b = 5:           c * b = 15: bit 15 of vector v's word is bit v of code 15;
 ///     b = 6:           c * b = 12: bits 12..15 of vectors 0, 1, 2 hold the codes 12 and 13, of vectors 3, 4, 5 the codes 14 and 15:
 ///                      vector 0 bits 0..3 of the first, vector 2 bits 0..3 of the second, vector 1 bits 4, 5 of the first, then of the
 ///                      second.
@@ -44,13 +46,14 @@ constexpr std::uint32_t from_stored(const Format& format, std::uint32_t stored) 
   return format.is_float() ? stored >> (stored_bits(format) - format.bits) : stored;
 }
 
-/// Where bit `bit` of code kk of a group lies: in which vector, at which bit of the lane.
+/// Where bit `bit` of code kk of a group lies: in which vector (of 3 bits also the fourth), at which bit of the lane.
 struct BitPlace {
   int vector, bit;
 };
 constexpr BitPlace place_of(int kk, int bits, int bit) {
   if (bits >= 8) return {kk / (32 / bits), bits * (kk % (32 / bits)) + bit};
   const int half = kk / 16, i = kk % 16, per = 16 / bits;
+  if (bits == 3) return {i / 4, 16 * half + 8 * (i % 4 / 2) + 3 * (i % 2) + bit};
   if (i < per * bits) return {i / per, 16 * half + bits * (i % per) + bit};
   if (bits != 6) return {bit, 16 * half + 15};
   const int first = (i - 12) / 2 * 3, second = i % 2;
@@ -60,8 +63,21 @@ constexpr BitPlace place_of(int kk, int bits, int bit) {
 /// Whether the bits of a code lie side by side.
 constexpr bool is_whole(int kk, int bits) { return bits >= 8 || kk % 16 < 16 / bits * bits; }
 
-/// Ors code kk (0..31) of an output into the group's lanes; `lanes` points at the output's lane of vector 0, vectors are 64 apart.
+/// Of 3 bits: flips `word`, where bits 0..5 of bytes are codes, in vector 0..3, and whatever keeps the others as they are.
+constexpr void flip_codes(std::uint32_t* lanes, int vector, std::uint32_t word) {
+  if (vector < 3) lanes[vector * kLanes] ^= word;
+  const std::uint32_t fourth = vector < 3 ? word >> (6 - 2 * vector) : word;
+  for (int v = 0; v < 3; ++v) lanes[v * kLanes] ^= (fourth & 0x03030303u << 2 * v) << (6 - 2 * v);
+}
+constexpr std::uint32_t fourth_lane(const std::uint32_t* lanes) { return lanes[0] >> 6 ^ lanes[kLanes] >> 4 ^ lanes[2 * kLanes] >> 2; }
+
+/// Writes code kk (0..31) of an output into the group's lanes, where it is 0; `lanes` points at the output's lane of vector 0, vectors are
+/// 64 apart.
 constexpr void write_stored(std::uint32_t* lanes, int kk, int bits, std::uint32_t stored) {
+  if (bits == 3) {
+    const BitPlace place = place_of(kk, bits, 0);
+    return flip_codes(lanes, place.vector, stored << place.bit);
+  }
   if (is_whole(kk, bits)) {
     const BitPlace place = place_of(kk, bits, 0);
     lanes[place.vector * kLanes] |= stored << place.bit;
@@ -75,6 +91,10 @@ constexpr void write_stored(std::uint32_t* lanes, int kk, int bits, std::uint32_
 
 constexpr std::uint32_t read_stored(const std::uint32_t* lanes, int kk, int bits) {
   const std::uint32_t mask = bits == 32 ? ~0u : (1u << bits) - 1u;
+  if (bits == 3) {
+    const BitPlace place = place_of(kk, bits, 0);
+    return ((place.vector < 3 ? lanes[place.vector * kLanes] : fourth_lane(lanes)) >> place.bit) & mask;
+  }
   if (is_whole(kk, bits)) {
     const BitPlace place = place_of(kk, bits, 0);
     return (lanes[place.vector * kLanes] >> place.bit) & mask;

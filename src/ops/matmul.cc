@@ -100,11 +100,20 @@ Shape result_shape(const Shape& x, const PreparedWeight& w) {
   return shape;
 }
 
+/// The widest tile that leaves every thread four: shares of a static split differ by one tile.
+std::int64_t tile_width(const MatmulProblem& problem, const MatmulKernel& kernel) {
+  const std::int64_t tall = (problem.m + kernel.m_step - 1) / kernel.m_step, wanted = 4 * std::int64_t{omp_get_max_threads()};
+  std::int64_t width = std::max(kernel.n_step, kernel.n_most);
+  while (width > kernel.n_step && (problem.n + width - 1) / width * tall < wanted) width -= kernel.n_step;
+  return width;
+}
+
 std::vector<MatmulTile> split(const MatmulProblem& problem, const MatmulKernel& kernel) {
+  const std::int64_t width = tile_width(problem, kernel);
   std::vector<MatmulTile> tiles;
-  for (std::int64_t n = 0; n < problem.n; n += kernel.n_step)
+  for (std::int64_t n = 0; n < problem.n; n += width)
     for (std::int64_t m = 0; m < problem.m; m += kernel.m_step)
-      tiles.push_back({m, std::min(problem.m, m + kernel.m_step), n, std::min(problem.n, n + kernel.n_step)});
+      tiles.push_back({m, std::min(problem.m, m + kernel.m_step), n, std::min(problem.n, n + width)});
   return tiles;
 }
 

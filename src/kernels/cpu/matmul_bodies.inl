@@ -1,6 +1,7 @@
-// The members of cpu::MatmulBodies from the templates of a leaf; kFloats: whether the instruction set adds something to float products.
+// The members of cpu::MatmulBodies from the templates of a leaf; kFloats: whether the instruction set adds something to float products;
+// Codes, Bytes: the tiles of integers of at most 4 bits and of 8.
 
-template <bool kFloats>
+template <bool kFloats, typename Codes = VectorTile, typename Bytes = VectorTile>
 constexpr cpu::MatmulBodies matmul_bodies() {
   cpu::MatmulBodies b;
   if constexpr (kFloats) {
@@ -23,13 +24,14 @@ constexpr cpu::MatmulBodies matmul_bodies() {
     b.float_scratch = float_scratch_bytes;
     b.float_rows = kFloatRows;
   }
-  b.dot8 = integer_run<VectorTile, 8>;
-  b.dot4 = integer_run<VectorTile, 4>;
-  b.dot3 = integer_run<VectorTile, 3>;
-  b.dot2 = integer_run<VectorTile, 2>;
-  b.dot1 = integer_run<VectorTile, 1>;
-  b.dot8_scratch = integer_scratch_bytes<VectorTile, 8>;
-  b.dot_scratch = integer_scratch_bytes<VectorTile, 1>;  // that of every width below 8
+  b.dot8 = integer_run<Bytes, 8>;
+  b.dot4 = integer_run<Codes, 4>;
+  b.dot3 = integer_run<Codes, 3>;
+  b.dot2 = integer_run<Codes, 2>;
+  b.dot1 = integer_run<Codes, 1>;
+  b.dot8_scratch = integer_scratch_bytes<Bytes, 8>;
+  b.dot_scratch = integer_scratch_bytes<Codes, 1>;  // that of every width below 8
+  b.dot8_packed = kDotBytes == 2 ? cpu::PackedRows::kWords : cpu::PackedRows::kBytes;
   b.dot_rows = kIntegerRows;
   return b;
 }

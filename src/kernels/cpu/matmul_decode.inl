@@ -1,6 +1,6 @@
 // The decoders of panels: b-bit codes of kernels/panels.h to fp32, one lane per output. Included in a leaf's namespace after its vector
 // type. A weight format enters a product here and nowhere else. A decoder has
-//   kBits, kZero (whether it subtracts a zero point) and
+//   kBits, kZero (whether it subtracts a zero point), kLookUp (whether codes are no numbers by themselves) and
 //   decode<kShift>(lane, zero)                  the code at bit kShift of every lane, or, where one look-up serves both halves of a lane,
 //   decode_pair<kShift>(lane, zeros, values)    the codes at bits kShift and kShift + 16.
 
@@ -38,10 +38,10 @@ template <int kBegin, int kEnd, typename Work>
 }
 
 /// Any format of at most 5 bits: a look-up; bits above the code do not matter, the table repeats.
-template <int kWidth, bool kAsymmetric = false>
+template <int kWidth, bool kAsymmetric = false, bool kNumbers = false>
 struct TableDecoder {
   static constexpr int kBits = kWidth;
-  static constexpr bool kZero = kAsymmetric, kPairs = false;
+  static constexpr bool kZero = kAsymmetric, kPairs = false, kLookUp = !kNumbers;
   Table table;
   explicit TableDecoder(const cpu::FloatTask& task) : table(load_table(task.table)) {}
   template <int kShift>
@@ -50,6 +50,8 @@ struct TableDecoder {
     F value;
     if constexpr (kBits == 5)
       value = look_up32(index, table);
+    else if constexpr (kBits <= 3)
+      value = look_up8(index, table);
     else
       value = look_up16(index, table);
     return kZero ? sub(value, zero) : value;
@@ -61,7 +63,7 @@ struct TableDecoder {
 template <int kWidth>
 struct IntDecoder {
   static constexpr int kBits = kWidth;
-  static constexpr bool kZero = false, kPairs = true;
+  static constexpr bool kZero = false, kPairs = true, kLookUp = false;
   explicit IntDecoder(const cpu::FloatTask&) {}
   template <int kShift>
   [[gnu::always_inline]] F in_place(I lane) const {
@@ -76,7 +78,7 @@ struct IntDecoder {
   }
 };
 template <int kBits>
-using SymmetricDecoder = std::conditional_t<kCheapLookUp, TableDecoder<kBits>, IntDecoder<kBits>>;
+using SymmetricDecoder = std::conditional_t<(1 << kBits <= kCheapTable), TableDecoder<kBits, false, true>, IntDecoder<kBits>>;
 
 /// Floats of 6, 7, 8 and 9..16 bits: sign, exponent and mantissa move to fp32's places; a product with 2^(127 - bias) mends
 /// the exponent, of subnormals too. kScaled = false leaves that product to the rows, which are large enough then (FloatTask::normalized).
@@ -120,14 +122,22 @@ struct Fp32Decoder {
 
 // ---- the codes of a group ----
 
-/// The codes of a group of at most 6 bits whose bits lie apart, gathered into the low bits of both words of a lane. A vector is taken
-/// at a time; ready<v>() says how many codes it completes, code(n) is the n-th of them.
+/// The bit of a word at which the j-th of a vector's codes lies, and how many of them there are.
+constexpr int bit_of_code(int bits, int j) { return bits == 3 ? j / 2 * 8 + j % 2 * 3 : bits * j; }
+constexpr int codes_of_vector(int bits) { return bits == 3 ? 4 : (bits < 8 ? 16 : 32) / bits; }
+
+/// The codes of a group of at most 6 bits whose bits lie apart, gathered side by side in both words of a lane, with any bits above
+/// them. A vector is taken at a time; ready(v) says how many codes it completes, the n-th of them lies at bit(n) of code<n>().
 template <int kBits>
 struct SpareCodes {
   I first, second;
   template <int v>
   [[gnu::always_inline]] void take(I lane) {
-    if constexpr (kBits == 3 || kBits == 5) {
+    if constexpr (kBits == 3) {  // a fourth vector
+      if constexpr (v == 0) first = shift_right<6>(lane);
+      if constexpr (v == 1) second = shift_right<4>(lane);
+      if constexpr (v == 2) first = odd_bits(shift_right<2>(lane), first, second);
+    } else if constexpr (kBits == 5) {
       const I bit = shift_right<15 - v>(lane), mask = set_lanes(0x00010001u << v);
       if constexpr (v == 0)
         first = bit_and(bit, mask);
@@ -144,9 +154,40 @@ struct SpareCodes {
     }
   }
   /// Of the codes that vector v completes: how many, and the k of the first.
-  static constexpr int ready(int v) { return (kBits == 3 || kBits == 5) && v == kBits - 1 ? 1 : (kBits == 6 && v % 3 == 2 ? 2 : 0); }
-  static constexpr int first_k(int v) { return kBits == 6 ? 12 + v / 3 * 2 : 15; }
+  static constexpr int ready(int v) {
+    if (kBits == 6) return v % 3 == 2 ? 2 : 0;
+    return (kBits == 3 || kBits == 5) && v == kBits - 1 ? (kBits == 3 ? 4 : 1) : 0;
+  }
+  static constexpr int first_k(int v) { return kBits == 6 ? 12 + v / 3 * 2 : (kBits == 3 ? 12 : 15); }
+  static constexpr int bit(int n) { return kBits == 3 ? bit_of_code(3, n) : 0; }
+  template <int n>
+  [[gnu::always_inline]] I code() const {
+    return kBits == 6 && n == 1 ? second : first;
+  }
 };
+
+/// Vectors whose bytes hold 8 / b whole codes at bits b * j, for widths of 1, 2, 3, 4 and 8 bits; of 3 bits the fourth are spare codes.
+template <int kBits>
+constexpr int kByteVectors = kBits == 3 ? 4 : kBits;
+
+/// Vector v of them; load() gives that of a panel. Vectors are taken in order.
+template <int v, int kBits, typename Load>
+[[gnu::always_inline]] inline I byte_vector(SpareCodes<kBits>& spare, const Load& load) {
+  if constexpr (v == kBits) {
+    return spare.first;
+  } else {
+    const I lanes = load();
+    spare.template take<v>(lanes);
+    return lanes;
+  }
+}
+
+/// The same of part `part`, fetched as load_part does.
+template <int v, std::int64_t kAhead, int kBits>
+[[gnu::always_inline]] inline I load_bytes(const std::byte* codes, int part, SpareCodes<kBits>& spare) {
+  return byte_vector<v>(
+      spare, [&]() __attribute__((always_inline)) { return load_part<kAhead>(codes + v * kVectorBytes, part); });
+}
 
 template <int kShift, typename Decoder>
 [[gnu::always_inline]] inline void decode_pair(const Decoder& decoder, I lane, const F (&zeros)[2], F (&values)[2]) {
@@ -164,12 +205,14 @@ template <typename Decoder, int kCount, std::int64_t kAhead, typename Meet>
 [[gnu::always_inline]] inline void decode_group(const Decoder& decoder, const std::byte* codes, const F (&zeros)[kCount][2],
                                                 const Meet& meet) {
   constexpr int kBits = Decoder::kBits;
-  constexpr int kPer = (kBits < 8 ? 16 : 32) / kBits;
+  constexpr int kPer = codes_of_vector(kBits);
   [[maybe_unused]] SpareCodes<kBits> spare[kCount];
   unroll<0, kBits>([&](auto vector) __attribute__((always_inline)) {
     constexpr int v = decltype(vector)::value;
     I lanes[kCount];
     for (int p = 0; p < kCount; ++p) lanes[p] = in_register(load_part<kAhead>(codes + v * kVectorBytes, p));
+    if constexpr (kBits < 8)
+      for (int p = 0; p < kCount; ++p) spare[p].template take<v>(lanes[p]);
     unroll<0, kPer>([&](auto slot) __attribute__((always_inline)) {
       constexpr int j = decltype(slot)::value, kk = v * kPer + j;
       for (int p = 0; p < kCount; ++p) {
@@ -177,19 +220,18 @@ template <typename Decoder, int kCount, std::int64_t kAhead, typename Meet>
           meet(Constant<kk>{}, p, decoder.template decode<kBits * j>(lanes[p], zeros[p][kk / 16]));
         } else {
           F values[2];
-          decode_pair<kBits * j>(decoder, lanes[p], zeros[p], values);
+          decode_pair<bit_of_code(kBits, j)>(decoder, lanes[p], zeros[p], values);
           meet(Constant<kk>{}, p, values[0]);
           meet(Constant<kk + 16>{}, p, values[1]);
         }
       }
     });
     if constexpr (kBits < 8) {
-      for (int p = 0; p < kCount; ++p) spare[p].template take<v>(lanes[p]);
       unroll<0, SpareCodes<kBits>::ready(v)>([&](auto number) __attribute__((always_inline)) {
-        constexpr int kk = SpareCodes<kBits>::first_k(v) + decltype(number)::value;
+        constexpr int n = decltype(number)::value, kk = SpareCodes<kBits>::first_k(v) + n;
         for (int p = 0; p < kCount; ++p) {
           F values[2];
-          decode_pair<0>(decoder, decltype(number)::value == 0 ? spare[p].first : spare[p].second, zeros[p], values);
+          decode_pair<SpareCodes<kBits>::bit(n)>(decoder, spare[p].template code<n>(), zeros[p], values);
           meet(Constant<kk>{}, p, values[0]);
           meet(Constant<kk + 16>{}, p, values[1]);
         }
@@ -206,19 +248,29 @@ inline F signed_scales(I codes, std::uint32_t right, std::uint32_t mask, float f
   return mul(as_float(bit_and(shift_right_signed(shift_left<kLeft>(codes), set_lanes(right)), set_lanes(mask))), set(factor));
 }
 
-/// 16 scales from element `index` on, without the factor that all of them share.
-inline F load_own_scales(const cpu::PanelScales& scales, const void* data, std::int64_t index) {
+/// 16 scales for each of kCount parts from element `index` on, without the factor that all of them share. One branch for all parts.
+template <int kCount>
+[[gnu::always_inline]] inline void load_own_scales(const cpu::PanelScales& scales, const void* data, std::int64_t index, F (&own)[kCount]) {
   const auto* bytes = static_cast<const std::uint8_t*>(data) + index * scales.bytes;
   const auto* words = reinterpret_cast<const std::uint16_t*>(bytes);
+  const auto each = [&](const auto& scales_of) __attribute__((always_inline)) {
+    for (int p = 0; p < kCount; ++p) own[p] = scales_of(p * kPart);
+  };
   switch (scales.kind) {
-    case cpu::ScaleKind::kFp32: return load(reinterpret_cast<const float*>(bytes));
-    case cpu::ScaleKind::kBf16: return as_float(shift_left<16>(widen_words(words)));
-    case cpu::ScaleKind::kFp16: return signed_scales<16>(widen_words(words), 3, 0x8FFFE000u, 0x1p112f);
-    case cpu::ScaleKind::kE8m0: return as_float(larger(shift_left<23>(widen_bytes(bytes)), set_lanes(0x400000u)));
-    case cpu::ScaleKind::kFp8E4m3: return signed_scales<24>(widen_bytes(bytes), 4, 0x87F00000u, 0x1p120f);
+    case cpu::ScaleKind::kFp32: return each([&](int i) { return load(reinterpret_cast<const float*>(bytes) + i); });
+    case cpu::ScaleKind::kBf16: return each([&](int i) { return as_float(shift_left<16>(widen_words(words + i))); });
+    case cpu::ScaleKind::kFp16: return each([&](int i) { return signed_scales<16>(widen_words(words + i), 3, 0x8FFFE000u, 0x1p112f); });
+    case cpu::ScaleKind::kE8m0:
+      return each([&](int i) { return as_float(larger(shift_left<23>(widen_bytes(bytes + i)), set_lanes(0x400000u))); });
+    case cpu::ScaleKind::kFp8E4m3: return each([&](int i) { return signed_scales<24>(widen_bytes(bytes + i), 4, 0x87F00000u, 0x1p120f); });
     case cpu::ScaleKind::kNone: break;
   }
-  return set(1.0f);
+  each([](int) { return set(1.0f); });
+}
+inline F load_own_scales(const cpu::PanelScales& scales, const void* data, std::int64_t index) {
+  F own[1];
+  load_own_scales(scales, data, index, own);
+  return own[0];
 }
 inline F load_scales(const cpu::PanelScales& scales, const void* data, std::int64_t index) {
   return mul(load_own_scales(scales, data, index), set(scales.factor));

@@ -24,7 +24,7 @@ void decode_part(const cpu::FloatTask& task, const FloatPanel& panel, std::int64
       zeros[0][half] = load_zeros<Decoder>(task, panel.zero_points, panel.first_scale + block * kLanes);
     }
     float* rows = out + (group - begin) * 32 * kLanes;
-    decode_group<Decoder, 1, 0>(
+    decode_group<Decoder, 1, kChunk / 32 * Decoder::kBits * kVectorBytes>(
         decoder, panel.codes + group * (Decoder::kBits * kVectorBytes),
         zeros, [&](auto constant, int, F value) __attribute__((always_inline)) {
           constexpr int kk = decltype(constant)::value;
@@ -128,11 +128,13 @@ void float_run(const MatmulProblem& problem, const MatmulTile& part, const std::
     multiply_many(task, panel, decode_part<Decoder>, row_at(0), rows, chunk, wide_sums);
   } else if (rows <= 4) {
     constexpr bool kTables = Decoder::kBits <= 2 && !Decoder::kZero;
-    constexpr bool kNarrow = Decoder::kBits >= 2 && Decoder::kBits <= 4 && !Decoder::kZero;
-    constexpr bool kDigits = kDigitRows && (kNarrow || std::is_same_v<Decoder, Int8Decoder>);
+    constexpr bool kNarrow = Decoder::kBits >= (kByteSums ? 3 : 2) && Decoder::kBits <= 4;
+    constexpr bool kDigits = kDigitRows && ((kNarrow && (kDigitZeros || !Decoder::kZero)) || std::is_same_v<Decoder, Int8Decoder>);
     constexpr bool kBytes = std::is_same_v<Decoder, FloatDecoder<8>>;
     if (kDigits && task.has_digits) {
       if constexpr (kDigits) gemv_by_digits(Decoder(task), task, panel, packed, sums);
+    } else if (kByteSums && kTables && task.has_byte_sums) {
+      if constexpr (kByteSums && kTables) gemv_by_byte_sums(Decoder(task), task, panel, packed, sums);
     } else if (kTables && task.tables_offset != 0) {
       if constexpr (kTables)
         gemv(task, panel, SumTables<Decoder::kBits>{reinterpret_cast<const float*>(packed + task.tables_offset)}, sums);

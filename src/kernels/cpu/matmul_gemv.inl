@@ -60,37 +60,31 @@ struct SumTables {
 template <int kCount, typename Source>
 void gemv_parts(const cpu::FloatTask& task, const FloatPanel& panel, const Source& source, float* sums) {
   constexpr int kRows = Source::kRows;
-  F block[kRows][kCount][2], total[kRows][kCount], zeros[kCount][2];
+  F total[kRows][kCount];
   for (int r = 0; r < kRows; ++r)
-    for (int p = 0; p < kCount; ++p) block[r][p][0] = block[r][p][1] = total[r][p] = set(0.0f);
+    for (int p = 0; p < kCount; ++p) total[r][p] = set(0.0f);
   const bool small = task.halves_per_block == 1;  // a scale for each half of a group
-  std::int64_t left = 0, scale = panel.first_scale;
-  const auto begin_block = [&]() __attribute__((always_inline)) {
-    left = small ? 1 : task.halves_per_block / 2;
+  const std::int64_t block_groups = small ? 1 : task.halves_per_block / 2, step = small ? 2 * kLanes : kLanes;
+  const std::byte* codes = panel.codes;
+  for (std::int64_t group = 0, scale = panel.first_scale; group < task.groups; scale += step) {
+    F block[kRows][kCount][2], zeros[kCount][2];
+    for (int r = 0; r < kRows; ++r)
+      for (int p = 0; p < kCount; ++p) block[r][p][0] = block[r][p][1] = set(0.0f);
     if constexpr (Source::Zeros::kZero)
       for (int p = 0; p < kCount; ++p) {
         zeros[p][0] = load_zeros<typename Source::Zeros>(task, panel.zero_points, scale + p * kPart);
         zeros[p][1] = small ? load_zeros<typename Source::Zeros>(task, panel.zero_points, scale + kLanes + p * kPart) : zeros[p][0];
       }
-  };
-  const auto end_block = [&]() __attribute__((always_inline)) {
+    const std::int64_t end = group + block_groups < task.groups ? group + block_groups : task.groups;
+    for (; group < end; ++group, codes += Source::kBits * kVectorBytes) source.add(group, codes, zeros, block);
+    F factors[2][kCount];
+    load_own_scales(task.scales, panel.scales, scale, factors[0]);
+    if (small) load_own_scales(task.scales, panel.scales, scale + kLanes, factors[1]);
     for (int p = 0; p < kCount; ++p) {
-      const F factor = load_own_scales(task.scales, panel.scales, scale + p * kPart);
-      const F second = small ? load_own_scales(task.scales, panel.scales, scale + kLanes + p * kPart) : factor;
-      for (int r = 0; r < kRows; ++r) {
-        total[r][p] = fma(block[r][p][1], second, fma(block[r][p][0], factor, total[r][p]));
-        block[r][p][0] = block[r][p][1] = set(0.0f);
-      }
+      const F second = small ? factors[1][p] : factors[0][p];
+      for (int r = 0; r < kRows; ++r) total[r][p] = fma(block[r][p][1], second, fma(block[r][p][0], factors[0][p], total[r][p]));
     }
-    scale += small ? 2 * kLanes : kLanes;
-  };
-  for (std::int64_t group = 0; group < task.groups; ++group) {
-    const std::byte* codes = panel.codes + group * (Source::kBits * kVectorBytes);
-    if (left == 0) begin_block();
-    source.add(group, codes, zeros, block);
-    if (--left == 0) end_block();
   }
-  if (left > 0) end_block();
   for (int r = 0; r < kRows; ++r)
     for (int p = 0; p < kCount; ++p) store(sums + r * kLanes + p * kPart, mul(total[r][p], set(task.scales.factor)));
 }

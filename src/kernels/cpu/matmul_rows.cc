@@ -33,23 +33,31 @@ constexpr std::int64_t kPanel = 64;
 
 }  // namespace
 
-void append_rows(std::vector<MatmulKernel>& rows, Isa isa, const MatmulNames& names, const MatmulBodies& bodies) {
-  const auto dot = [&](const char* name, const char* takes, bool (*accepts)(const MatmulProblem&), MatmulScratch scratch, MatmulRun run) {
+void append_integer_rows(std::vector<MatmulKernel>& rows, Isa isa, const MatmulNames& names, const MatmulBodies& bodies) {
+  const auto dot = [&](const char* name, const char* takes, bool (*accepts)(const MatmulProblem&), MatmulScratch scratch, MatmulRun run,
+                       PackedRows packed = PackedRows::kBytes) {
+    const bool words = packed == PackedRows::kWords;
     if (run != nullptr)
-      rows.push_back({name, isa, takes, accepts, bodies.dot_rows, kPanel, integer_packed_bytes, integer_begin, integer_pack, scratch, run});
+      rows.push_back({name, isa, takes, accepts, bodies.dot_rows, kPanel,
+                      words ? integer_packed_bytes<PackedRows::kWords> : integer_packed_bytes<PackedRows::kBytes>,
+                      words ? integer_begin<PackedRows::kWords> : integer_begin<PackedRows::kBytes>, integer_pack, scratch, run});
   };
+  constexpr const char* kDot =
+      "8-bit integer activations, scales per row, tensor or 32 i along k, and panels of integer weights of its width";
+  dot(names.dot8, kDot, accepts_dot<8>, bodies.dot8_scratch, bodies.dot8, bodies.dot8_packed);
+  dot(names.dot4, kDot, accepts_dot<4>, bodies.dot_scratch, bodies.dot4);
+  dot(names.dot3, kDot, accepts_dot<3>, bodies.dot_scratch, bodies.dot3);
+  dot(names.dot2, kDot, accepts_dot<2>, bodies.dot_scratch, bodies.dot2);
+  dot(names.dot1, kDot, accepts_dot<1>, bodies.dot_scratch, bodies.dot1);
+}
+
+void append_rows(std::vector<MatmulKernel>& rows, Isa isa, const MatmulNames& names, const MatmulBodies& bodies) {
+  append_integer_rows(rows, isa, names, bodies);
   const auto weight = [&](const char* name, const char* takes, bool (*accepts)(const MatmulProblem&), MatmulRun run) {
     if (run != nullptr)
       rows.push_back({name, isa, takes, accepts, bodies.float_rows, kPanel, float_packed_bytes, float_begin, bodies.float_pack,
                       bodies.float_scratch, run});
   };
-  constexpr const char* kDot =
-      "8-bit integer activations, scales per row, tensor or 32 i along k, and panels of integer weights of its width";
-  dot(names.dot8, kDot, accepts_dot<8>, bodies.dot8_scratch, bodies.dot8);
-  dot(names.dot4, kDot, accepts_dot<4>, bodies.dot_scratch, bodies.dot4);
-  dot(names.dot3, kDot, accepts_dot<3>, bodies.dot_scratch, bodies.dot3);
-  dot(names.dot2, kDot, accepts_dot<2>, bodies.dot_scratch, bodies.dot2);
-  dot(names.dot1, kDot, accepts_dot<1>, bodies.dot_scratch, bodies.dot1);
   weight(names.fp32, "any activations and panels of fp32", accepts_weight<Class::kFp32, 32>, bodies.fp32);
   weight(names.float16, "any activations and panels of 9- to 16-bit floats", accepts_weight<Class::kFloat, 16>, bodies.float16);
   weight(names.float8, "any activations and panels of 7- and 8-bit floats", accepts_weight<Class::kFloat, 8>, bodies.float8);

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "kernels/cpu/matmul_task.h"
 #include "kernels/matmul.h"
 
 namespace narrow::cpu {
@@ -21,6 +22,7 @@ struct MatmulBodies {
   std::int64_t float_rows = 0;
   MatmulRun dot8 = nullptr, dot4 = nullptr, dot3 = nullptr, dot2 = nullptr, dot1 = nullptr;
   MatmulScratch dot8_scratch = nullptr, dot_scratch = nullptr;
+  PackedRows dot8_packed = PackedRows::kBytes;  // the other widths meet bytes
   std::int64_t dot_rows = 0;
 };
 
@@ -31,13 +33,23 @@ struct OneRowBodies {
   MatmulRun run6, run5;
 };
 
-/// Appends the rows of one instruction set, best first. Names are literals: one array per set.
+/// Integer products in tiles, for stored codes of 8, 4, 3, 2 and 1 bits.
+struct AmxIntegerBodies {
+  MatmulRun dot8, dot4, dot3, dot2, dot1;
+  MatmulScratch dot8_scratch, dot_scratch;
+};
+inline constexpr std::int64_t kAmxRows = 1024, kAmxOutputs = 1024;  ///< of a tile of y: each is read again for every so many of the other
+
+/// Of the rows of one instruction set. Names are literals: one array per set.
 struct MatmulNames {
   const char *dot8 = nullptr, *dot4 = nullptr, *dot3 = nullptr, *dot2 = nullptr, *dot1 = nullptr;
   const char *fp32 = nullptr, *float16 = nullptr, *float8 = nullptr, *float6 = nullptr, *int8 = nullptr, *int4 = nullptr, *int3 = nullptr;
   const char *code5 = nullptr, *code4 = nullptr, *code3 = nullptr, *code2 = nullptr, *code1 = nullptr, *code4_zero = nullptr,
              *code3_zero = nullptr, *code2_zero = nullptr;
 };
+/// Appends the rows of integer activations, best first.
+void append_integer_rows(std::vector<MatmulKernel>& rows, Isa isa, const MatmulNames& names, const MatmulBodies& bodies);
+/// The same and those of float activations.
 void append_rows(std::vector<MatmulKernel>& rows, Isa isa, const MatmulNames& names, const MatmulBodies& bodies);
 
 }  // namespace narrow::cpu
@@ -52,10 +64,11 @@ extern const std::int64_t kBf16Tile;
 extern const cpu::OneRowBodies kOneRow;
 }  // namespace narrow::avx512bf16
 namespace narrow::amx {
-extern const cpu::MatmulRun kDot8;
-extern const cpu::MatmulScratch kDot8Scratch;
-extern const std::int64_t kDot8Rows;
+extern const cpu::AmxIntegerBodies kIntegers;
 }  // namespace narrow::amx
+namespace narrow::avxvnni {
+extern const cpu::MatmulBodies kMatmulBodies;
+}  // namespace narrow::avxvnni
 namespace narrow::avx2 {
 extern const cpu::MatmulBodies kMatmulBodies;
 }

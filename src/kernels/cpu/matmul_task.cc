@@ -17,6 +17,9 @@ namespace {
 using panels::kGroup;
 using panels::kLanes;
 
+constexpr std::int64_t kTileRows = 16, kTileDepth = 64;  // of 8-bit activations in tiles
+constexpr std::int64_t kPieceBytes = 2048;               // of a row on its way to its place
+
 constexpr std::int64_t align64(std::int64_t size) { return panels::round_up(size, 64); }
 
 PanelScales panel_scales(const WeightView& w, std::int64_t k) {
@@ -107,11 +110,20 @@ FloatTask float_task(const MatmulProblem& problem) {
   if (has_one_row(problem) && element.bits == 8 && element.is_integer() && element.is_signed && task.halves_per_block > 1) {
     task.digits_offset = end;
     task.byte_offset = 128;
+    // Zen 4 reads 36 GB/s so and 22 otherwise, Zen 5 31 and 37; AVX-VNNI tells them apart.
+    task.fetches_near = !cpu_supports(Isa::kAvxVnni);
   }
   if (has_one_row(problem) && element.bits <= 4 && !problem.w.scheme.asymmetric) {
     if (element.bits <= 2) task.tables_offset = end;  // a leaf takes one or the other
-    const bool large_blocks = element.bits >= 2 && task.halves_per_block > 1;
-    if ((element.bits == 4 || large_blocks) && set_byte_table(element, task)) task.digits_offset = end;
+    const bool whole = set_byte_table(element, task), large_blocks = task.halves_per_block > 1;
+    if (whole && (element.bits == 4 || (element.bits >= 2 && large_blocks))) task.digits_offset = end;
+    // A run of 128 k has two roundings and at most eight rests, which K 2^-25 allows from there on.
+    task.takes_byte_sums = whole && element.bits <= 2 && large_blocks && problem.k >= 128;
+  }
+  if (has_one_row(problem) && (element.bits == 3 || element.bits == 4) && problem.w.scheme.asymmetric && task.halves_per_block > 1) {
+    task.digits_offset = end;
+    task.byte_offset = 1;  // of zero points, which are subtracted as whole numbers
+    for (std::uint32_t i = 0; i < 64; ++i) task.bytes[i] = static_cast<std::uint8_t>(i & (element.code_count() - 1u));
   }
   return task;
 }
@@ -189,8 +201,25 @@ bool normalize_row(float* x, std::int64_t count, float factor, float* row_scale)
   return true;
 }
 
-IntegerTask integer_task(const MatmulProblem& problem) {
+std::int64_t packed_stride(PackedRows rows, std::int64_t k) {
+  switch (rows) {
+    case PackedRows::kInPlace: return 0;
+    case PackedRows::kBytes: return align64(panels::padded_k(k)) + 64;
+    case PackedRows::kWords: return align64(panels::padded_k(k) * 2) + 64;
+    case PackedRows::kTiles: return align64(k) * kTileRows;
+  }
+  return 0;
+}
+
+/// Whether rows of bytes are the caller's codes as they lie: signed, whole groups, in the order that 8-bit weights meet.
+bool fits_in_place(const MatmulProblem& problem) {
+  return problem.x.scheme.element.is_signed && problem.x.scheme.element.bits == 8 && problem.w.scheme.element.bits == 8 &&
+         problem.k % kGroup == 0;
+}
+
+IntegerTask integer_task(const MatmulProblem& problem, PackedRows rows) {
   IntegerTask task;
+  task.rows = rows == PackedRows::kBytes && fits_in_place(problem) ? PackedRows::kInPlace : rows;
   task.k = problem.k;
   task.groups = panels::padded_k(problem.k) / kGroup;
   task.panel_bytes = panel_bytes(problem);
@@ -213,24 +242,25 @@ IntegerTask integer_task(const MatmulProblem& problem) {
   task.x_scales_offset = task.sums_offset + align64(problem.m * task.segments * 4);
   task.x_zeros_offset = task.x_scales_offset + align64(problem.m * task.x_blocks * 4);
   task.x_offset = task.x_zeros_offset + align64(problem.m * task.x_blocks * 4);
-  task.x_stride = align64(panels::padded_k(problem.k)) + 64;
+  task.x_stride = packed_stride(task.rows, problem.k);
   return task;
 }
 
-/// The sum of signed bytes, a multiple of 8 of them, eight at a time: u = s + 128 is unsigned, and 16-bit fields hold 128 sums of two.
+/// The sum of signed bytes, whole groups of them, 16 at a time: u = s + 128 is unsigned, and 16-bit fields hold 128 sums of two.
 std::int32_t sum_of_bytes(const std::int8_t* bytes, std::int64_t count) {
-  constexpr std::uint64_t kPairs = 0x00FF00FF00FF00FFu, kSigns = 0x8080808080808080u;
+  using Fields [[gnu::vector_size(16)]] = std::uint16_t;
+  constexpr std::int64_t kStep = sizeof(Fields), kMost = kStep * 128;
   std::int64_t total = 0;
-  for (std::int64_t begin = 0; begin < count; begin += 8 * 128) {
-    const std::int64_t end = std::min(count, begin + 8 * 128);
-    std::uint64_t fields = 0;
-    for (std::int64_t i = begin; i < end; i += 8) {
-      std::uint64_t word;
-      std::memcpy(&word, bytes + i, 8);
-      word ^= kSigns;
-      fields += (word & kPairs) + ((word >> 8) & kPairs);
+  for (std::int64_t begin = 0; begin < count; begin += kMost) {
+    const std::int64_t end = std::min(count, begin + kMost);
+    Fields sums{};
+    for (std::int64_t i = begin; i < end; i += kStep) {
+      Fields words;
+      std::memcpy(&words, bytes + i, kStep);
+      words ^= 0x8080;
+      sums += (words & 0xFF) + (words >> 8);
     }
-    total += static_cast<std::int64_t>((fields & 0xFFFFu) + ((fields >> 16) & 0xFFFFu) + ((fields >> 32) & 0xFFFFu) + (fields >> 48));
+    for (int i = 0; i < kStep / 2; ++i) total += sums[i];
   }
   return static_cast<std::int32_t>(total - 128 * count);
 }
@@ -247,13 +277,11 @@ void flip_signs(std::int8_t* bytes, std::int64_t count) {
 
 /// The k (0..31) of a group that byte `byte` of word `word` holds, in the order in which a decoder of `bits`-bit codes meets them.
 constexpr int k_of_byte(int bits, int word, int byte) {
-  const int half = byte / 2 * 16, odd = byte % 2;
-  if (bits == 3) return half + 2 * word + odd;
-  const int steps = 8 / bits, vector = word / steps, step = word % steps;
-  return half + vector * (16 / bits) + steps * odd + step;
+  const int half = byte / 2 * 16, odd = byte % 2, steps = 8 / bits, vector = word / steps, step = word % steps;
+  return half + steps * (2 * vector + odd) + step;
 }
 
-/// 4-bit weights: of the 8 bytes k = 4v..4v+3 and 16+4v..16+4v+3 the even ones, then the odd ones.
+/// Weights of 3 and 4 bits: of the 8 bytes k = 4v..4v+3 and 16+4v..16+4v+3 the even ones, then the odd ones.
 void reorder_pairs(std::int8_t* row, std::int64_t groups) {
   const auto squeeze = [](std::uint64_t x) {
     x &= 0x00FF00FF00FF00FFu;
@@ -275,7 +303,7 @@ void reorder_pairs(std::int8_t* row, std::int64_t groups) {
 /// Moves the bytes of every 32 k into the order of k_of_byte.
 void reorder(std::int8_t* row, std::int64_t groups, int bits) {
   if (bits == 8) return;
-  if (bits == 4) return reorder_pairs(row, groups);
+  if (bits == 3 || bits == 4) return reorder_pairs(row, groups);
   std::uint8_t from[kGroup];
   for (int i = 0; i < kGroup; ++i) from[i] = static_cast<std::uint8_t>(k_of_byte(bits, i / 4, i % 4));
   for (std::int64_t group = 0; group < groups; ++group) {
@@ -301,7 +329,8 @@ bool accepts_pairs(const MatmulProblem& problem, int stored_bits) {
 std::size_t float_packed_bytes(const MatmulProblem& problem) {
   const FloatTask task = float_task(problem);
   const std::int64_t tables = task.tables_offset == 0 ? 0 : task.groups * problem.w.scheme.element.bits * 8 * 16 * 4;
-  const std::int64_t digits = task.digits_offset == 0 ? 0 : task.groups * kDigitEntries * static_cast<std::int64_t>(sizeof(DigitGroup));
+  constexpr auto kEntryBytes = static_cast<std::int64_t>(std::max(sizeof(DigitGroup), sizeof(WordDigitGroup)));
+  const std::int64_t digits = task.digits_offset == 0 ? 0 : task.groups * kDigitEntries * kEntryBytes;
   const std::int64_t pairs = task.pairs_offset == 0 ? 0 : task.groups * kGroup * 4;
   return static_cast<std::size_t>(task.x_offset + align64(problem.m * task.x_stride * 4) + tables + digits + pairs);
 }
@@ -330,12 +359,15 @@ void float_pack_rows(const MatmulProblem& problem, std::int64_t m_begin, std::in
   }
 }
 
-void float_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed) {
-  float_pack_rows(problem, m_begin, m_end, packed);
+void float_pack_tables(const MatmulProblem& problem, std::byte* packed) {
   const FloatTask& task = *reinterpret_cast<const FloatTask*>(packed);
-  if (task.tables_offset == 0) return;
   const auto* x = reinterpret_cast<const float*>(packed + task.x_offset);
   pack_tables(task, problem.w.scheme.element.bits, x, reinterpret_cast<float*>(packed + task.tables_offset));
+}
+
+void float_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed) {
+  float_pack_rows(problem, m_begin, m_end, packed);
+  if (reinterpret_cast<const FloatTask*>(packed)->tables_offset != 0) float_pack_tables(problem, packed);
 }
 
 bool accepts_integer(const MatmulProblem& problem, int weight_bits) {
@@ -352,36 +384,100 @@ bool accepts_integer(const MatmulProblem& problem, int weight_bits) {
   return problem.k <= (std::int64_t{131072} >> unsigned_sides);
 }
 
-std::size_t integer_packed_bytes(const MatmulProblem& problem) {
-  const IntegerTask task = integer_task(problem);
-  return static_cast<std::size_t>(task.x_offset + problem.m * task.x_stride);
+bool accepts_integer_tiles(const MatmulProblem& problem, int weight_bits) {
+  if (!accepts_integer(problem, weight_bits)) return false;
+  const IntegerTask task = integer_task(problem, PackedRows::kTiles);
+  return task.segments == 1 || task.segment_groups * kGroup % kTileDepth == 0;
 }
 
+template <PackedRows kRows>
+std::size_t integer_packed_bytes(const MatmulProblem& problem) {
+  const IntegerTask task = integer_task(problem, kRows);
+  const std::int64_t per_stride = kRows == PackedRows::kTiles ? kTileRows : 1;
+  return static_cast<std::size_t>(task.x_offset + (problem.m + per_stride - 1) / per_stride * task.x_stride);
+}
+template std::size_t integer_packed_bytes<PackedRows::kBytes>(const MatmulProblem&);
+template std::size_t integer_packed_bytes<PackedRows::kWords>(const MatmulProblem&);
+template std::size_t integer_packed_bytes<PackedRows::kTiles>(const MatmulProblem&);
+
+template <PackedRows kRows>
 void integer_begin(const MatmulProblem& problem, std::byte* packed) {
-  const IntegerTask task = integer_task(problem);
+  IntegerTask task = integer_task(problem, kRows);
+  task.x = reinterpret_cast<const std::int8_t*>(
+      task.rows == PackedRows::kInPlace ? problem.x.codes : reinterpret_cast<std::uint8_t*>(packed) + task.x_offset);
+  if (task.rows == PackedRows::kInPlace) task.x_stride = static_cast<std::int64_t>(problem.x.row_bytes);
   std::memcpy(packed, &task, sizeof task);
 }
+template void integer_begin<PackedRows::kBytes>(const MatmulProblem&, std::byte*);
+template void integer_begin<PackedRows::kWords>(const MatmulProblem&, std::byte*);
+template void integer_begin<PackedRows::kTiles>(const MatmulProblem&, std::byte*);
+
+namespace {
+
+/// Codes of k in [begin, end), whole groups, as signed bytes in the order of the weight's words; returns their sum.
+std::int32_t pack_bytes(const MatmulProblem& problem, std::int64_t row, std::int64_t begin, std::int64_t end, std::int8_t* out) {
+  const ActivationView& x = problem.x;
+  const std::int64_t real = std::min(problem.k, end) - begin;
+  std::memcpy(out, x.codes + static_cast<std::size_t>(row) * x.row_bytes + begin, static_cast<std::size_t>(real));
+  std::fill(out + real, out + (end - begin), std::int8_t{0});
+  if (!x.scheme.element.is_signed) {
+    flip_signs(out, end - begin);
+    std::fill(out + real, out + (end - begin), std::int8_t{0});
+  }
+  const std::int32_t sum = sum_of_bytes(out, end - begin);
+  reorder(out, (end - begin) / kGroup, problem.w.scheme.element.bits);
+  return sum;
+}
+
+/// Moves `count` bytes from k = `begin` on to where `task.rows` wants them; whole groups.
+void place_bytes(const IntegerTask& task, const std::int8_t* bytes, std::int64_t row, std::int64_t begin, std::int64_t count,
+                 std::int8_t* rows) {
+  if (task.rows == PackedRows::kTiles) {
+    std::int8_t* tile = rows + row / kTileRows * task.x_stride + begin * kTileRows + row % kTileRows * kTileDepth;
+    for (std::int64_t i = 0; i < count; i += kTileDepth, tile += kTileRows * kTileDepth) {
+      const std::int64_t real = std::min(kTileDepth, count - i);
+      std::memcpy(tile, bytes + i, static_cast<std::size_t>(real));
+      std::fill(tile + real, tile + kTileDepth, std::int8_t{0});
+    }
+    return;
+  }
+  auto* words = reinterpret_cast<std::int16_t*>(rows + row * task.x_stride) + begin;
+  for (std::int64_t i = 0; i < count; i += 4) {
+    words[i] = bytes[i];
+    words[i + 1] = bytes[i + 2];
+    words[i + 2] = bytes[i + 1];
+    words[i + 3] = bytes[i + 3];
+  }
+}
+
+}  // namespace
 
 void integer_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed) {
   const IntegerTask& task = *reinterpret_cast<const IntegerTask*>(packed);
   const ActivationView& x = problem.x;
   const std::int32_t offset = x.scheme.element.is_signed ? 0 : 128;  // packed bytes are signed
   for (std::int64_t row = m_begin; row < m_end; ++row) {
-    auto* out = reinterpret_cast<std::int8_t*>(packed + task.x_offset) + row * task.x_stride;
-    const std::uint8_t* codes = x.codes + static_cast<std::size_t>(row) * x.row_bytes;
-    const std::int64_t k = problem.k, padded = task.groups * kGroup;
-    std::memcpy(out, codes, static_cast<std::size_t>(k));
-    std::fill(out + k, out + padded, std::int8_t{0});
-    if (offset != 0) {
-      flip_signs(out, padded);
-      std::fill(out + k, out + padded, std::int8_t{0});
-    }
-
+    auto* rows = reinterpret_cast<std::int8_t*>(packed + task.x_offset);
     auto* sums = reinterpret_cast<std::int32_t*>(packed + task.sums_offset) + row * task.segments;
     for (std::int64_t segment = 0; segment < task.segments; ++segment) {
       const std::int64_t begin = segment * task.segment_groups * kGroup,
                          end = std::min(task.groups, (segment + 1) * task.segment_groups) * kGroup;
-      sums[segment] = sum_of_bytes(out + begin, end - begin);
+      if (task.rows == PackedRows::kInPlace) {
+        sums[segment] = sum_of_bytes(task.x + row * task.x_stride + begin, end - begin);
+        continue;
+      }
+      if (task.rows == PackedRows::kBytes) {
+        sums[segment] = pack_bytes(problem, row, begin, end, rows + row * task.x_stride + begin);
+        continue;
+      }
+      std::uint32_t sum = 0;
+      for (std::int64_t piece = begin; piece < end; piece += kPieceBytes) {
+        alignas(64) std::int8_t bytes[kPieceBytes];
+        const std::int64_t last = std::min(end, piece + kPieceBytes);
+        sum += static_cast<std::uint32_t>(pack_bytes(problem, row, piece, last, bytes));
+        place_bytes(task, bytes, row, piece, last - piece, rows);
+      }
+      sums[segment] = static_cast<std::int32_t>(sum);
     }
     auto* scales = reinterpret_cast<float*>(packed + task.x_scales_offset) + row * task.x_blocks;
     auto* zeros = reinterpret_cast<std::int32_t*>(packed + task.x_zeros_offset) + row * task.x_blocks;
@@ -390,7 +486,6 @@ void integer_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64
       scales[block] = x_scale(x, row, block);
       zeros[block] = x.scheme.asymmetric ? x.zero_points[cell] - offset : 0;
     }
-    reorder(out, task.groups, problem.w.scheme.element.bits);
   }
 }
 

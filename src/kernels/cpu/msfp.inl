@@ -56,6 +56,11 @@ inline VU msfp_stored(const std::uint32_t* lanes, int kk, int bits) {
   const std::uint32_t mask = (1u << bits) - 1u;
   if (bits == 8) return at(kk / 4, 8 * (kk % 4), mask);
   const int word = kk / 16 * 16, i = kk % 16, per = 16 / bits;
+  if (bits == 3) {
+    const int bit = word + 8 * (i % 4 / 2) + 3 * (i % 2);
+    if (i < 12) return at(i / 4, bit, mask);
+    return ((at(0, 6, ~0u) ^ at(1, 4, ~0u) ^ at(2, 2, ~0u)) >> static_cast<std::uint32_t>(bit)) & mask;
+  }
   if (i < per * bits) return at(i / per, word + bits * (i % per), mask);
   if (bits == 6) {
     const int first = (i - 12) / 2 * 3, second = i % 2;

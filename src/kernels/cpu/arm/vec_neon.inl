@@ -9,9 +9,9 @@ struct I {
 };
 
 constexpr int kGemvParts = 2;
-constexpr int kGemvSums = 4;          // rows x parts at most, two sums each
-constexpr bool kCheapLookUp = false;  // of 16 values
-constexpr int kTileParts = 1;         // of a register tile: 6 x 16 sums, 24 of 32 registers
+constexpr int kGemvSums = 4;    // rows x parts at most, two sums each
+constexpr int kCheapTable = 0;  // values of a cheap look-up
+constexpr int kTileParts = 1;   // of a register tile: 6 x 16 sums, 24 of 32 registers
 constexpr int kTileRows = 6;
 
 /// A vector of four registers, the i-th of them work(i).
@@ -83,6 +83,10 @@ inline I bit_and(const I& a, const I& b) {
 inline I and_or(const I& a, const I& b, const I& c) {
   return four<I>([&](int i) { return vorrq_u32(vandq_u32(a.v[i], b.v[i]), c.v[i]); });
 }
+/// a ^ b ^ c
+inline I odd_bits(const I& a, const I& b, const I& c) {
+  return four<I>([&](int i) { return veorq_u32(veorq_u32(a.v[i], b.v[i]), c.v[i]); });
+}
 inline I larger(const I& a, const I& b) {
   return four<I>([&](int i) { return vmaxq_u32(a.v[i], b.v[i]); });
 }
@@ -122,6 +126,10 @@ inline Table load_table16(const float* p) {
 inline uint8x16_t byte_indices(uint32x4_t index, std::uint32_t mask) {
   return vreinterpretq_u8_u32(vaddq_u32(vmulq_n_u32(vandq_u32(index, vdupq_n_u32(mask)), 0x04040404u), vdupq_n_u32(0x03020100u)));
 }
+inline F look_up8(const I& index, const Table& table) {
+  const uint8x16x2_t low{{table.low.val[0], table.low.val[1]}};
+  return four<F>([&](int i) { return vreinterpretq_f32_u8(vqtbl2q_u8(low, byte_indices(index.v[i], 7))); });
+}
 inline F look_up16(const I& index, const Table& table) {
   return four<F>([&](int i) { return vreinterpretq_f32_u8(vqtbl4q_u8(table.low, byte_indices(index.v[i], 15))); });
 }
@@ -138,11 +146,13 @@ inline F look_up32(const I& index, const Table& table) {
 // ---- integer dot products: unsigned weights, signed activations ----
 
 constexpr int kDotRows = 4;
+constexpr int kDotBytes = 1;  // of a packed activation
 constexpr bool kDigitRows = false;
 constexpr bool kByteRow = false;
+constexpr bool kDigitZeros = false;
+constexpr bool kByteSums = false;
 constexpr cpu::MatmulPack kFloatPack = cpu::float_pack;
 constexpr int kSegmentParts = 0;
-constexpr bool kDotLoop = false;
 using DotWeight = I;
 struct DotActivation {
   int8x16_t bytes;

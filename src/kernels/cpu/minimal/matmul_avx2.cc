@@ -20,13 +20,15 @@ constexpr std::int64_t kPrefetchBytes = 16384;
 constexpr std::int64_t kTilePrefetchBytes = 0;
 
 #include "kernels/cpu/x86/vec_avx2.inl"
+#include "kernels/cpu/x86/dot_words_avx2.inl"
 #include "kernels/cpu/matmul_epilogue.inl"
 #include "kernels/cpu/matmul_decode.inl"
 #include "kernels/cpu/matmul_integer.inl"
+#include "kernels/cpu/x86/code_tile_avx2.inl"
 #include "kernels/cpu/minimal/bodies.inl"
 
 }  // namespace
 
-const cpu::MatmulBodies kMatmulBodies = minimal_bodies();
+const cpu::MatmulBodies kMatmulBodies = minimal_bodies<CodeTile>();
 
 }  // namespace narrow::avx2

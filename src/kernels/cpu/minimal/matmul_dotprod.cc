@@ -24,6 +24,6 @@ constexpr std::int64_t kTilePrefetchBytes = 0;
 
 }  // namespace
 
-const cpu::MatmulBodies kMatmulBodies = minimal_bodies();
+const cpu::MatmulBodies kMatmulBodies = minimal_bodies<>();
 
 }  // namespace narrow::dotprod

@@ -22,7 +22,7 @@ std::span<const MatmulKernel> matmul_rows() {
     MatmulNames names;
     names.dot8 = "dotprod_matmul_int8_int8_any";
     names.dot4 = "dotprod_matmul_int8_int4_any";
-    append_rows(table, Isa::kDotProd, names, dotprod::kMatmulBodies);
+    append_integer_rows(table, Isa::kDotProd, names, dotprod::kMatmulBodies);
     return table;
   }();
   return rows;

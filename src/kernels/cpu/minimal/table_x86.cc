@@ -22,7 +22,7 @@ std::span<const MatmulKernel> matmul_rows() {
     MatmulNames names;
     names.dot8 = "avx2_matmul_int8_int8_any";
     names.dot4 = "avx2_matmul_int8_int4_any";
-    append_rows(table, Isa::kAvx2, names, avx2::kMatmulBodies);
+    append_integer_rows(table, Isa::kAvx2, names, avx2::kMatmulBodies);
     return table;
   }();
   return rows;

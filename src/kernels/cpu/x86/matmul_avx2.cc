@@ -20,18 +20,21 @@ constexpr std::int64_t kPrefetchBytes = 16384;  // into the second-level cache: 
 constexpr std::int64_t kTilePrefetchBytes = 0;
 
 #include "kernels/cpu/x86/vec_avx2.inl"
+#include "kernels/cpu/x86/dot_words_avx2.inl"
 #include "kernels/cpu/matmul_epilogue.inl"
 #include "kernels/cpu/matmul_decode.inl"
 
 using Float6Decoder = FloatDecoder<6>;
 
 #include "kernels/cpu/matmul_gemv.inl"
+#include "kernels/cpu/x86/digits_avx2.inl"
 #include "kernels/cpu/matmul_float.inl"
 #include "kernels/cpu/matmul_integer.inl"
+#include "kernels/cpu/x86/code_tile_avx2.inl"
 #include "kernels/cpu/matmul_bodies.inl"
 
 }  // namespace
 
-const cpu::MatmulBodies kMatmulBodies = matmul_bodies<true>();
+const cpu::MatmulBodies kMatmulBodies = matmul_bodies<true, CodeTile>();
 
 }  // namespace narrow::avx2

@@ -6,6 +6,7 @@
 
 #include <immintrin.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -25,14 +26,16 @@ constexpr std::int64_t kTilePrefetchBytes = 0;
 #include "kernels/cpu/x86/word_decoder.inl"
 #include "kernels/cpu/matmul_gemv.inl"
 #include "kernels/cpu/x86/byte_row.inl"
+#include "kernels/cpu/x86/byte_sums.inl"
+#include "kernels/cpu/x86/small_blocks.inl"
 #include "kernels/cpu/x86/digits.inl"
 #include "kernels/cpu/matmul_float.inl"
-#include "kernels/cpu/x86/dot_loop.inl"
 #include "kernels/cpu/matmul_integer.inl"
+#include "kernels/cpu/x86/dot_loop.inl"
 #include "kernels/cpu/matmul_bodies.inl"
 
 }  // namespace
 
-const cpu::MatmulBodies kMatmulBodies = matmul_bodies<true>();
+const cpu::MatmulBodies kMatmulBodies = matmul_bodies<true, LoopTile, LoopTile>();
 
 }  // namespace narrow::avx512

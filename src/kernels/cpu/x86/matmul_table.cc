@@ -14,6 +14,9 @@ constexpr MatmulNames kAvx512Names{
     "avx512_matmul_f32_code5_any",  "avx512_matmul_f32_code4_any", "avx512_matmul_f32_code3_any",   "avx512_matmul_f32_code2_any",
     "avx512_matmul_f32_code1_any",  "avx512_matmul_f32_uint4_any", "avx512_matmul_f32_uint3_any",   "avx512_matmul_f32_uint2_any"};
 
+constexpr MatmulNames kAvxVnniNames{"avxvnni_matmul_int8_int8_any", "avxvnni_matmul_int8_int4_any", "avxvnni_matmul_int8_int3_any",
+                                    "avxvnni_matmul_int8_int2_any", "avxvnni_matmul_int8_int1_any"};
+
 constexpr MatmulNames kAvx2Names{
     "avx2_matmul_int8_int8_any",  "avx2_matmul_int8_int4_any", "avx2_matmul_int8_int3_any",   "avx2_matmul_int8_int2_any",
     "avx2_matmul_int8_int1_any",  "avx2_matmul_f32_fp32_none", "avx2_matmul_f32_float16_any", "avx2_matmul_f32_float8_any",
@@ -21,10 +24,10 @@ constexpr MatmulNames kAvx2Names{
     "avx2_matmul_f32_code5_any",  "avx2_matmul_f32_code4_any", "avx2_matmul_f32_code3_any",   "avx2_matmul_f32_code2_any",
     "avx2_matmul_f32_code1_any",  "avx2_matmul_f32_uint4_any", "avx2_matmul_f32_uint3_any",   "avx2_matmul_f32_uint2_any"};
 
-/// Tiles of 16 rows: fewer are left to vectors, which need no tile configuration.
+/// Tiles have 16 rows: much fewer are left to vectors.
+template <int kBits>
 bool accepts_tiles(const MatmulProblem& problem) {
-  return problem.m >= 16 && accepts_integer(problem, 8) && !varies_along_k(problem.x.scheme, problem.x.grid) &&
-         !varies_along_k(problem.w.scheme, problem.w.grid);
+  return problem.m >= 12 && accepts_integer_tiles(problem, kBits);
 }
 
 template <int kBits>
@@ -37,9 +40,18 @@ bool accepts_one_row(const MatmulProblem& problem) {
 std::span<const MatmulKernel> matmul_rows() {
   static const std::vector<MatmulKernel> rows = [] {
     std::vector<MatmulKernel> table;
-    table.push_back({"amx_matmul_int8_int8_row", Isa::kAmx,
-                     "16 rows or more of 8-bit integers and panels of 8-bit integers, no scale along k", accepts_tiles, amx::kDot8Rows, 64,
-                     integer_packed_bytes, integer_begin, integer_pack, amx::kDot8Scratch, amx::kDot8});
+    const auto tiles = [&](const char* name, bool (*accepts)(const MatmulProblem&), MatmulScratch scratch, MatmulRun run) {
+      table.push_back(
+          {name, Isa::kAmx,
+           "12 or more rows of 8-bit integers, scales per row, tensor or 64 i along k, and panels of integer weights of its width", accepts,
+           kAmxRows, 64, integer_packed_bytes<PackedRows::kTiles>, integer_begin<PackedRows::kTiles>, integer_pack, scratch, run,
+           kAmxOutputs});
+    };
+    tiles("amx_matmul_int8_int8_any", accepts_tiles<8>, amx::kIntegers.dot8_scratch, amx::kIntegers.dot8);
+    tiles("amx_matmul_int8_int4_any", accepts_tiles<4>, amx::kIntegers.dot_scratch, amx::kIntegers.dot4);
+    tiles("amx_matmul_int8_int3_any", accepts_tiles<3>, amx::kIntegers.dot_scratch, amx::kIntegers.dot3);
+    tiles("amx_matmul_int8_int2_any", accepts_tiles<2>, amx::kIntegers.dot_scratch, amx::kIntegers.dot2);
+    tiles("amx_matmul_int8_int1_any", accepts_tiles<1>, amx::kIntegers.dot_scratch, amx::kIntegers.dot1);
     table.push_back({"avx512bf16_matmul_bf16_bf16_none", Isa::kAvx512Bf16, "bf16 activations and panels of bf16", accepts_bf16,
                      avx512bf16::kBf16Tile, 64, bf16_packed_bytes, bf16_begin, bf16_pack, avx512bf16::kBf16Scratch, avx512bf16::kBf16});
     const auto one_row = [&](const char* name, const char* takes, bool (*accepts)(const MatmulProblem&), MatmulRun run) {
@@ -51,6 +63,7 @@ std::span<const MatmulKernel> matmul_rows() {
     one_row("avx512bf16_matmul_f32_float5_row", "one row of 128 values or more and panels of 5-bit floats", accepts_one_row<5>,
             avx512bf16::kOneRow.run5);
     append_rows(table, Isa::kAvx512, kAvx512Names, avx512::kMatmulBodies);
+    append_rows(table, Isa::kAvxVnni, kAvxVnniNames, avxvnni::kMatmulBodies);
     append_rows(table, Isa::kAvx2, kAvx2Names, avx2::kMatmulBodies);
     return table;
   }();

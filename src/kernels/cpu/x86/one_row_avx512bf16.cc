@@ -128,10 +128,11 @@ struct PairRow {
       for (int p = 0; p < kCount; ++p) spare[p].template take<v>(lanes[p]);
       unroll<0, SpareCodes<kBits>::ready(v)>([&](auto number) __attribute__((always_inline)) {
         constexpr int n = decltype(number)::value;
-        for (int p = 0; p < kCount; ++p) values[p] = look_up(n == 0 ? spare[p].first : spare[p].second);
+        for (int p = 0; p < kCount; ++p) values[p] = look_up(spare[p].template code<n>());
         meet(SpareCodes<kBits>::first_k(v) + n, values);
       });
     });
+    asm("" : "+m"(sums));  // which wait in the cache: the registers are a group's
     for (int p = 0; p < kCount; ++p)
       for (int part = 0; part < 2; ++part) sums[0][p][part] = plus(sums[0][p][part], of_group[p][part]);
   }

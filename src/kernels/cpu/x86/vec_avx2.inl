@@ -8,9 +8,9 @@ struct I {
 };
 
 constexpr int kGemvParts = 2;
-constexpr int kGemvSums = 4;          // rows x parts at most, two sums each
-constexpr bool kCheapLookUp = false;  // of 16 values
-constexpr int kTileParts = 1;         // of a register tile: 6 x 16 sums, 12 of 16 registers
+constexpr int kGemvSums = 4;    // rows x parts at most, two sums each
+constexpr int kCheapTable = 8;  // values of a cheap look-up
+constexpr int kTileParts = 1;   // of a register tile: 6 x 16 sums, 12 of 16 registers
 constexpr int kTileRows = 6;
 
 inline F load(const float* p) { return {{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}}; }
@@ -63,6 +63,11 @@ inline I and_or(I a, I b, I c) {
   const I both = bit_and(a, b);
   return {{_mm256_or_si256(both.v[0], c.v[0]), _mm256_or_si256(both.v[1], c.v[1])}};
 }
+/// a ^ b ^ c
+inline I odd_bits(I a, I b, I c) {
+  for (int h = 0; h < 2; ++h) a.v[h] = _mm256_xor_si256(_mm256_xor_si256(a.v[h], b.v[h]), c.v[h]);
+  return a;
+}
 inline I larger(I a, I b) { return {{_mm256_max_epu32(a.v[0], b.v[0]), _mm256_max_epu32(a.v[1], b.v[1])}}; }
 inline F as_float(I a) { return {{_mm256_castsi256_ps(a.v[0]), _mm256_castsi256_ps(a.v[1])}}; }
 inline I widen_bytes(const std::uint8_t* p) {
@@ -87,6 +92,9 @@ inline __m256 look_up_half(__m256i index, const __m256* part) {
   const __m256 low = _mm256_permutevar8x32_ps(part[0], index), high = _mm256_permutevar8x32_ps(part[1], index);
   return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
 }
+inline F look_up8(I index, const Table& table) {
+  return {{_mm256_permutevar8x32_ps(table.part[0], index.v[0]), _mm256_permutevar8x32_ps(table.part[0], index.v[1])}};
+}
 inline F look_up16(I index, const Table& table) { return {{look_up_half(index.v[0], table.part), look_up_half(index.v[1], table.part)}}; }
 inline F look_up32(I index, const Table& table) {
   F result;
@@ -96,36 +104,17 @@ inline F look_up32(I index, const Table& table) {
   return result;
 }
 
-// ---- integer dot products: vpmaddubsw would saturate (2 * 255 * 127 > 32767), so bytes widen to 16 bits, even and odd ones apart ----
+// ---- integer dot products: dot_words_avx2.inl, dot_avxvnni.inl ----
 
-constexpr int kDotRows = 3;
-constexpr bool kDigitRows = false;
 constexpr bool kByteRow = false;
-constexpr cpu::MatmulPack kFloatPack = cpu::float_pack;
+constexpr bool kDigitZeros = false;
+constexpr bool kByteSums = false;
 constexpr int kSegmentParts = 0;
-constexpr bool kDotLoop = false;
 constexpr std::uint32_t kDotOffset = 0;  // subtracted from weights before the product
-struct DotWeight {
-  I even, odd;
-};
-struct DotActivation {
-  __m256i even, odd;
-};
-inline DotWeight dot_weight(I lanes) {
-  const __m256i low = _mm256_set1_epi16(0xFF);
-  return {{{_mm256_and_si256(lanes.v[0], low), _mm256_and_si256(lanes.v[1], low)}},
-          {{_mm256_srli_epi16(lanes.v[0], 8), _mm256_srli_epi16(lanes.v[1], 8)}}};
-}
-inline DotActivation dot_activation(const std::int8_t* p) {
+inline __m256i broadcast_word(const std::int8_t* p) {
   std::int32_t word;
   __builtin_memcpy(&word, p, 4);
-  const __m256i bytes = _mm256_set1_epi32(word);
-  return {_mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8), _mm256_srai_epi16(bytes, 8)};
-}
-inline I dot(I sum, const DotWeight& w, const DotActivation& x) {
-  for (int h = 0; h < 2; ++h)
-    sum.v[h] = _mm256_add_epi32(_mm256_add_epi32(sum.v[h], _mm256_madd_epi16(w.even.v[h], x.even)), _mm256_madd_epi16(w.odd.v[h], x.odd));
-  return sum;
+  return _mm256_set1_epi32(word);
 }
 /// sum - w * x
 inline I minus_product(I sum, I w, std::int32_t x) {

@@ -3,10 +3,10 @@
 using F = __m512;
 using I = __m512i;
 
-constexpr int kGemvParts = 4;        // of 16 outputs at once: independent sums hide the latency of an FMA
-constexpr int kGemvSums = 8;         // rows x parts at most, two sums each
-constexpr bool kCheapLookUp = true;  // of 16 values
-constexpr int kTileParts = 4;        // of a register tile: 6 x 64 sums, 24 of 32 registers
+constexpr int kGemvParts = 4;    // of 16 outputs at once: independent sums hide the latency of an FMA
+constexpr int kGemvSums = 8;     // rows x parts at most, two sums each
+constexpr int kCheapTable = 16;  // values of a cheap look-up
+constexpr int kTileParts = 4;    // of a register tile: 6 x 64 sums, 24 of 32 registers
 constexpr int kTileRows = 6;
 
 inline F load(const float* p) { return _mm512_loadu_ps(p); }
@@ -50,6 +50,8 @@ inline I shift_right_signed(I v, I count) { return _mm512_srav_epi32(v, count); 
 inline I bit_and(I a, I b) { return _mm512_and_si512(a, b); }
 /// (a & b) | c
 inline I and_or(I a, I b, I c) { return _mm512_ternarylogic_epi32(a, b, c, 0xEA); }
+/// a ^ b ^ c
+inline I odd_bits(I a, I b, I c) { return _mm512_ternarylogic_epi32(a, b, c, 0x96); }
 inline I larger(I a, I b) { return _mm512_max_epu32(a, b); }
 inline F as_float(I v) { return _mm512_castsi512_ps(v); }
 inline I widen_bytes(const std::uint8_t* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
@@ -62,16 +64,19 @@ struct Table {
 };
 inline Table load_table(const float* p) { return {load(p), load(p + 16)}; }
 inline Table load_table16(const float* p) { return {load(p), F{}}; }
+inline F look_up8(I index, const Table& table) { return _mm512_permutexvar_ps(index, table.low); }
 inline F look_up16(I index, const Table& table) { return _mm512_permutexvar_ps(index, table.low); }
 inline F look_up32(I index, const Table& table) { return _mm512_permutex2var_ps(table.low, index, table.high); }
 
 // ---- integer dot products ----
 
 constexpr int kDotRows = 6;
-constexpr bool kDigitRows = true;        // x86/digits.inl: one row and codes of 2 to 4 bits, or int8
+constexpr int kDotBytes = 1;             // of a packed activation
+constexpr bool kDigitRows = true;        // x86/digits.inl: one row and codes of 3 or 4 bits, or int8
 constexpr bool kByteRow = true;          // x86/byte_row.inl: one row and 8-bit floats
+constexpr bool kDigitZeros = true;       // digits of asymmetric codes
+constexpr bool kByteSums = true;         // x86/byte_sums.inl: one row and codes of 1 or 2 bits
 constexpr int kSegmentParts = 2;         // of 16 outputs whose sums and values along k stay in registers
-constexpr bool kDotLoop = true;          // x86/dot_loop.inl multiplies full tiles of 8-bit codes
 constexpr std::uint32_t kDotOffset = 0;  // subtracted from weights before the product
 using DotWeight = I;                     // 16 x 4 unsigned bytes
 using DotActivation = I;                 // 4 signed bytes, in every lane
