@@ -4,7 +4,9 @@
 /// 64 outputs form a panel, 32 consecutive k a group. A group of b-bit codes is b vectors of 64 lanes of 32 bits, lane = output:
 /// decoding moves nothing across lanes, a broadcast activation meets all outputs, and a panel is one stream. Within a lane
 ///   b in {8, 16, 32}:  vector v holds the codes k = v * 32/b + j at bits b*j;
-///   b in {1..6}:       the low half of a lane holds k = 0..15, the high half k = 16..31, each as a word of 16 bits: vector v holds
+///   b = 4:             vector v holds the codes k = 8v + j, the first four in the low halves of bytes, the others in the high ones: bytes
+///                      of codes are in the order of k, and a scale of 16 k concerns whole vectors;
+///   b in {1, 2, 3, 5, 6}: the low half of a lane holds k = 0..15, the high half k = 16..31, each as a word of 16 bits: vector v holds
 ///                      the codes k = v * c + j at bits b*j of the word, c = 16 / b. One look-up by words decodes k and k + 16.
 ///     b = 3:           c = 4, j at bit 8 (j / 2) + 3 (j % 2): a look-up of bytes by six bits meets two codes. Bits 6 and 7 of the bytes
 ///                      are such that lane 0 >> 6 ^ lane 1 >> 4 ^ lane 2 >> 2 is the lane of a fourth vector, of the codes 12..15;
@@ -52,6 +54,7 @@ struct BitPlace {
 };
 constexpr BitPlace place_of(int kk, int bits, int bit) {
   if (bits >= 8) return {kk / (32 / bits), bits * (kk % (32 / bits)) + bit};
+  if (bits == 4) return {kk / 8, 8 * (kk % 4) + 4 * (kk % 8 / 4) + bit};
   const int half = kk / 16, i = kk % 16, per = 16 / bits;
   if (bits == 3) return {i / 4, 16 * half + 8 * (i % 4 / 2) + 3 * (i % 2) + bit};
   if (i < per * bits) return {i / per, 16 * half + bits * (i % per) + bit};

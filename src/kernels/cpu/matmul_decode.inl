@@ -58,23 +58,22 @@ struct TableDecoder {
   }
 };
 
-/// Symmetric integers of 3 or 4 bits without a look-up. A code at bits kShift of the low word needs no shift: in the mantissa of
+/// Symmetric integers of 3 or 4 bits without a look-up. A code at bits kShift of the lower 23 needs no shift: in the mantissa of
 /// 2^(23 - kShift) its unit is 1.
 template <int kWidth>
 struct IntDecoder {
   static constexpr int kBits = kWidth;
-  static constexpr bool kZero = false, kPairs = true, kLookUp = false;
+  static constexpr bool kZero = false, kPairs = false, kLookUp = false;
   explicit IntDecoder(const cpu::FloatTask&) {}
   template <int kShift>
-  [[gnu::always_inline]] F in_place(I lane) const {
-    constexpr std::uint32_t kMask = ((1u << kBits) - 1u) << kShift, kMagic = (127u + 23u - kShift) << 23;
-    return sub(as_float(and_or(lane, set_lanes(kMask), set_lanes(kMagic))),
-               set(static_cast<float>((1 << (23 - kShift)) + (1 << (kBits - 1)))));
-  }
-  template <int kShift>
-  [[gnu::always_inline]] void decode_pair(I lane, const F (&)[2], F (&values)[2]) const {
-    values[0] = in_place<kShift>(lane);
-    values[1] = in_place<kShift>(shift_right<16>(lane));
+  [[gnu::always_inline]] F decode(I lane, F zero) const {
+    if constexpr (kShift + kBits > 23) {
+      return decode<kShift - 16>(shift_right<16>(lane), zero);
+    } else {
+      constexpr std::uint32_t kMask = ((1u << kBits) - 1u) << kShift, kMagic = (127u + 23u - kShift) << 23;
+      return sub(as_float(and_or(lane, set_lanes(kMask), set_lanes(kMagic))),
+                 set(static_cast<float>((1 << (23 - kShift)) + (1 << (kBits - 1)))));
+    }
   }
 };
 template <int kBits>
@@ -122,9 +121,14 @@ struct Fp32Decoder {
 
 // ---- the codes of a group ----
 
-/// The bit of a word at which the j-th of a vector's codes lies, and how many of them there are.
-constexpr int bit_of_code(int bits, int j) { return bits == 3 ? j / 2 * 8 + j % 2 * 3 : bits * j; }
-constexpr int codes_of_vector(int bits) { return bits == 3 ? 4 : (bits < 8 ? 16 : 32) / bits; }
+/// The bit of a word, or of a lane where codes are not in words, at which the j-th of a vector's codes lies, and how many of them there are.
+constexpr int bit_of_code(int bits, int j) {
+  if (bits == 3) return j / 2 * 8 + j % 2 * 3;
+  return bits == 4 ? j % 4 * 8 + j / 4 * 4 : bits * j;
+}
+/// Whether the halves of a lane are codes k and k + 16: those of a vector are of one half of a group otherwise.
+constexpr bool has_words(int bits) { return bits < 8 && bits != 4; }
+constexpr int codes_of_vector(int bits) { return bits == 3 ? 4 : (has_words(bits) ? 16 : 32) / bits; }
 
 /// The codes of a group of at most 6 bits whose bits lie apart, gathered side by side in both words of a lane, with any bits above
 /// them. A vector is taken at a time; ready(v) says how many codes it completes, the n-th of them lies at bit(n) of code<n>().
@@ -211,13 +215,13 @@ template <typename Decoder, int kCount, std::int64_t kAhead, typename Meet>
     constexpr int v = decltype(vector)::value;
     I lanes[kCount];
     for (int p = 0; p < kCount; ++p) lanes[p] = in_register(load_part<kAhead>(codes + v * kVectorBytes, p));
-    if constexpr (kBits < 8)
+    if constexpr (has_words(kBits))
       for (int p = 0; p < kCount; ++p) spare[p].template take<v>(lanes[p]);
     unroll<0, kPer>([&](auto slot) __attribute__((always_inline)) {
       constexpr int j = decltype(slot)::value, kk = v * kPer + j;
       for (int p = 0; p < kCount; ++p) {
-        if constexpr (kBits >= 8) {
-          meet(Constant<kk>{}, p, decoder.template decode<kBits * j>(lanes[p], zeros[p][kk / 16]));
+        if constexpr (!has_words(kBits)) {
+          meet(Constant<kk>{}, p, decoder.template decode<bit_of_code(kBits, j)>(lanes[p], zeros[p][kk / 16]));
         } else {
           F values[2];
           decode_pair<bit_of_code(kBits, j)>(decoder, lanes[p], zeros[p], values);
@@ -226,7 +230,7 @@ template <typename Decoder, int kCount, std::int64_t kAhead, typename Meet>
         }
       }
     });
-    if constexpr (kBits < 8) {
+    if constexpr (has_words(kBits)) {
       unroll<0, SpareCodes<kBits>::ready(v)>([&](auto number) __attribute__((always_inline)) {
         constexpr int n = decltype(number)::value, kk = SpareCodes<kBits>::first_k(v) + n;
         for (int p = 0; p < kCount; ++p) {
@@ -242,30 +246,54 @@ template <typename Decoder, int kCount, std::int64_t kAhead, typename Meet>
 
 // ---- scales ----
 
-/// Narrow floats in fp32's places, their sign on top: other tools' scales may be negative. The factor mends the exponent.
-template <int kLeft>
-inline F signed_scales(I codes, std::uint32_t right, std::uint32_t mask, float factor) {
-  return mul(as_float(bit_and(shift_right_signed(shift_left<kLeft>(codes), set_lanes(right)), set_lanes(mask))), set(factor));
+/// Calls work with the kind as a constant.
+template <typename Work>
+[[gnu::always_inline]] inline void with_kind(cpu::ScaleKind kind, const Work& work) {
+  using cpu::ScaleKind;
+  switch (kind) {
+    case ScaleKind::kFp32: return work(std::integral_constant<ScaleKind, ScaleKind::kFp32>{});
+    case ScaleKind::kBf16: return work(std::integral_constant<ScaleKind, ScaleKind::kBf16>{});
+    case ScaleKind::kFp16: return work(std::integral_constant<ScaleKind, ScaleKind::kFp16>{});
+    case ScaleKind::kE8m0: return work(std::integral_constant<ScaleKind, ScaleKind::kE8m0>{});
+    case ScaleKind::kFp8E4m3: return work(std::integral_constant<ScaleKind, ScaleKind::kFp8E4m3>{});
+    case ScaleKind::kNone: return work(std::integral_constant<ScaleKind, ScaleKind::kNone>{});
+  }
+}
+
+/// Narrow floats in fp32's places, their sign on top: other tools' scales may be negative. What that leaves out is scale_power.
+inline F placed_floats(I top, std::uint32_t right, std::uint32_t mask) {
+  return as_float(bit_and(shift_right_signed(top, set_lanes(right)), set_lanes(mask)));
+}
+
+/// 16 scales from `data` on, without scale_power(kKind) and without the factor that all of a weight share.
+template <cpu::ScaleKind kKind>
+[[gnu::always_inline]] inline F placed_scales(const std::uint8_t* data) {
+  using cpu::ScaleKind;
+  [[maybe_unused]] const auto* words = reinterpret_cast<const std::uint16_t*>(data);
+  if constexpr (kKind == ScaleKind::kFp32) return load(reinterpret_cast<const float*>(data));
+  if constexpr (kKind == ScaleKind::kBf16) return as_float(shift_left<16>(widen_words(words)));
+  if constexpr (kKind == ScaleKind::kFp16) return placed_floats(shift_left<16>(widen_words(words)), 3, 0x8FFFE000u);
+  if constexpr (kKind == ScaleKind::kE8m0) return as_float(larger(shift_left<23>(widen_bytes(data)), set_lanes(0x400000u)));
+  if constexpr (kKind == ScaleKind::kFp8E4m3) return placed_floats(top_bytes(data), 4, 0x87F00000u);
+  return set(1.0f);
+}
+constexpr float scale_power(cpu::ScaleKind kind) {
+  return kind == cpu::ScaleKind::kFp16 ? 0x1p112f : (kind == cpu::ScaleKind::kFp8E4m3 ? 0x1p120f : 1.0f);
 }
 
 /// 16 scales for each of kCount parts from element `index` on, without the factor that all of them share. One branch for all parts.
 template <int kCount>
 [[gnu::always_inline]] inline void load_own_scales(const cpu::PanelScales& scales, const void* data, std::int64_t index, F (&own)[kCount]) {
+  using cpu::ScaleKind;
   const auto* bytes = static_cast<const std::uint8_t*>(data) + index * scales.bytes;
-  const auto* words = reinterpret_cast<const std::uint16_t*>(bytes);
-  const auto each = [&](const auto& scales_of) __attribute__((always_inline)) {
-    for (int p = 0; p < kCount; ++p) own[p] = scales_of(p * kPart);
+  const auto each = [&](auto kind) __attribute__((always_inline)) {
+    constexpr ScaleKind kKind = decltype(kind)::value;
+    for (int p = 0; p < kCount; ++p) {
+      own[p] = placed_scales<kKind>(bytes + p * kPart * scales.bytes);
+      if constexpr (scale_power(kKind) != 1.0f) own[p] = mul(own[p], set(scale_power(kKind)));
+    }
   };
-  switch (scales.kind) {
-    case cpu::ScaleKind::kFp32: return each([&](int i) { return load(reinterpret_cast<const float*>(bytes) + i); });
-    case cpu::ScaleKind::kBf16: return each([&](int i) { return as_float(shift_left<16>(widen_words(words + i))); });
-    case cpu::ScaleKind::kFp16: return each([&](int i) { return signed_scales<16>(widen_words(words + i), 3, 0x8FFFE000u, 0x1p112f); });
-    case cpu::ScaleKind::kE8m0:
-      return each([&](int i) { return as_float(larger(shift_left<23>(widen_bytes(bytes + i)), set_lanes(0x400000u))); });
-    case cpu::ScaleKind::kFp8E4m3: return each([&](int i) { return signed_scales<24>(widen_bytes(bytes + i), 4, 0x87F00000u, 0x1p120f); });
-    case cpu::ScaleKind::kNone: break;
-  }
-  each([](int) { return set(1.0f); });
+  return with_kind(scales.kind, each);
 }
 inline F load_own_scales(const cpu::PanelScales& scales, const void* data, std::int64_t index) {
   F own[1];

@@ -211,9 +211,12 @@ std::int64_t packed_stride(PackedRows rows, std::int64_t k) {
   return 0;
 }
 
-/// Whether rows of bytes are the caller's codes as they lie: signed, whole groups, in the order that 8-bit weights meet.
+/// Whether bytes of `bits`-bit weights are in the order of k.
+constexpr bool has_own_order(int bits) { return bits == 4 || bits == 8; }
+
+/// Whether rows of bytes are the caller's codes as they lie: signed, whole groups, in the order of k.
 bool fits_in_place(const MatmulProblem& problem) {
-  return problem.x.scheme.element.is_signed && problem.x.scheme.element.bits == 8 && problem.w.scheme.element.bits == 8 &&
+  return problem.x.scheme.element.is_signed && problem.x.scheme.element.bits == 8 && has_own_order(problem.w.scheme.element.bits) &&
          problem.k % kGroup == 0;
 }
 
@@ -281,7 +284,7 @@ constexpr int k_of_byte(int bits, int word, int byte) {
   return half + steps * (2 * vector + odd) + step;
 }
 
-/// Weights of 3 and 4 bits: of the 8 bytes k = 4v..4v+3 and 16+4v..16+4v+3 the even ones, then the odd ones.
+/// Weights of 3 bits: of the 8 bytes k = 4v..4v+3 and 16+4v..16+4v+3 the even ones, then the odd ones.
 void reorder_pairs(std::int8_t* row, std::int64_t groups) {
   const auto squeeze = [](std::uint64_t x) {
     x &= 0x00FF00FF00FF00FFu;
@@ -302,8 +305,8 @@ void reorder_pairs(std::int8_t* row, std::int64_t groups) {
 
 /// Moves the bytes of every 32 k into the order of k_of_byte.
 void reorder(std::int8_t* row, std::int64_t groups, int bits) {
-  if (bits == 8) return;
-  if (bits == 3 || bits == 4) return reorder_pairs(row, groups);
+  if (has_own_order(bits)) return;
+  if (bits == 3) return reorder_pairs(row, groups);
   std::uint8_t from[kGroup];
   for (int i = 0; i < kGroup; ++i) from[i] = static_cast<std::uint8_t>(k_of_byte(bits, i / 4, i % 4));
   for (std::int64_t group = 0; group < groups; ++group) {

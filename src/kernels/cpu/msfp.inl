@@ -55,6 +55,7 @@ inline VU msfp_stored(const std::uint32_t* lanes, int kk, int bits) {
   };
   const std::uint32_t mask = (1u << bits) - 1u;
   if (bits == 8) return at(kk / 4, 8 * (kk % 4), mask);
+  if (bits == 4) return at(kk / 8, 8 * (kk % 4) + 4 * (kk % 8 / 4), mask);
   const int word = kk / 16 * 16, i = kk % 16, per = 16 / bits;
   if (bits == 3) {
     const int bit = word + 8 * (i % 4 / 2) + 3 * (i % 2);

@@ -101,6 +101,8 @@ inline I widen_bytes(const std::uint8_t* p) {
   const uint16x8_t low = vmovl_u8(vget_low_u8(bytes)), high = vmovl_high_u8(bytes);
   return {{vmovl_u16(vget_low_u16(low)), vmovl_high_u16(low), vmovl_u16(vget_low_u16(high)), vmovl_high_u16(high)}};
 }
+/// The same at the top of lanes.
+inline I top_bytes(const std::uint8_t* p) { return shift_left<24>(widen_bytes(p)); }
 inline F to_float(const I& a) {
   return four<F>([&](int i) { return vcvtq_f32_s32(vreinterpretq_s32_u32(a.v[i])); });
 }

@@ -5,20 +5,18 @@
 // decoded. Error: K 2^-25 sum |x||w| of the digits, and a rounding per group and block. Included in a leaf's namespace after
 // matmul_gemv.inl.
 
-/// The k (0..31) of byte `byte` of word `word`, in the order in which DigitRow meets codes. kSmall: words of each half of a group apart.
-constexpr int digit_k(int bits, bool small, int word, int byte) {
-  if (small) return 16 * (word / 4) + 8 * (word % 4 / 2) + 2 * byte + word % 2;
-  if (bits == 8) return 4 * word + byte;
-  const int half = byte / 2 * 16, odd = byte % 2, steps = 8 / bits;
-  return half + steps * (word / steps * 2 + odd) + word % steps;
+/// The k (0..31) of byte `byte` of word `word`, in the order in which DigitRow meets codes.
+constexpr int digit_k(int bits, int word, int byte) {
+  if (bits != 3) return 4 * word + byte;
+  return byte / 2 * 16 + word / 2 * 4 + byte % 2 * 2 + word % 2;
 }
 
 /// Where the bytes of a DigitGroup's digits come from: 32 lanes of four bytes, the highest digit in the third.
-template <int kBits, bool kSmall>
+template <int kBits>
 struct DigitPlaces {
   alignas(64) std::uint8_t from[128];
   constexpr DigitPlaces() : from{} {
-    for (int i = 0; i < 96; ++i) from[i] = static_cast<std::uint8_t>(4 * digit_k(kBits, kSmall, i / 12, i % 4) + 2 - i / 4 % 3);
+    for (int i = 0; i < 96; ++i) from[i] = static_cast<std::uint8_t>(4 * digit_k(kBits, i / 12, i % 4) + 2 - i / 4 % 3);
   }
 };
 
@@ -26,7 +24,7 @@ struct DigitPlaces {
 template <int kBits, bool kSmall>
 bool pack_digit_group(const cpu::FloatTask& task, F tolerance, const float* x, cpu::DigitGroup* entries, std::int64_t entry,
                       std::int32_t& spare) {
-  static constexpr DigitPlaces<kBits, kSmall> kPlaces;
+  static constexpr DigitPlaces<kBits> kPlaces;
   const I magnitude = set_lanes(0x7FFFFFFFu), carry = set_lanes(0x00808080u);
   const F x0 = load(x), x1 = load(x + 16);
   F left0 = x0, left1 = x1;
@@ -34,7 +32,7 @@ bool pack_digit_group(const cpu::FloatTask& task, F tolerance, const float* x, c
     const I largest = _mm512_max_epi32(bit_and(_mm512_castps_si512(left0), magnitude), bit_and(_mm512_castps_si512(left1), magnitude));
     const int amax = _mm512_reduce_max_epi32(largest);
     const int field = (amax + 0x20000) >> 23;  // amax 2^(149 - field) is at most 2^23 - 2^16, and three digits go up to 2^23 - 2^15 - 129
-    if (amax != 0 && (field < 40 || field > 214)) return false;
+    if (amax != 0 && (field < 40 || field > (kSmall ? kLargestSmallField : 214))) return false;
     const int headroom = kSmall ? small_headroom(task.byte_offset) : 0;
     const std::uint32_t shift = amax == 0 ? 0u : static_cast<std::uint32_t>(149 - headroom - field);
     const F scale = set(__builtin_bit_cast(float, (127u + shift) << 23)), unit = set(__builtin_bit_cast(float, (127u - shift) << 23));
@@ -53,11 +51,10 @@ bool pack_digit_group(const cpu::FloatTask& task, F tolerance, const float* x, c
       const std::int32_t* words = sums + 12 * half + d;
       return words[0] + words[3] + words[6] + words[9];
     };
-    if constexpr (kSmall)
-      for (int half = 0; half < 2; ++half)
-        set_small_start(sum_of(half, 0), sum_of(half, 1), sum_of(half, 2), task.byte_offset, group.start[half]);
-    else
-      for (int d = 0; d < 3; ++d) group.start[0][d] = -task.byte_offset * (sum_of(0, d) + sum_of(1, d));
+    for (int d = 0; d < 3; ++d) {
+      group.start[0][d] = -task.byte_offset * (kSmall ? sum_of(0, d) : sum_of(0, d) + sum_of(1, d));
+      group.start[1][d] = -task.byte_offset * sum_of(1, d);
+    }
     group.unit[1] = unit[0] * task.byte_unit;
     group.unit[0] = group.unit[1] * 256.0f;
     group.next = 0;

@@ -5,9 +5,9 @@
 //   int8:        two digits of 15 bits (cpu::WordDigitGroup) and vpmaddwd: 10 operations, where decoding takes 20
 // Error: that of the digits, K 2^-25 sum |x||w|, and a rounding per group and block. Bound: the memory that holds the weight.
 
-/// The k (0..31) of byte `byte` of word `word`, in the order in which words_of_group meets codes. kSmall: halves of a group apart.
-constexpr int digit_k(int bits, bool small, int word, int byte) {
-  if (small) return 16 * (word / 4) + 8 * (word % 4 / 2) + 2 * byte + word % 2;
+/// The k (0..31) of byte `byte` of word `word`, in the order in which words_of_group meets codes.
+constexpr int digit_k(int bits, int word, int byte) {
+  if (bits == 4) return 4 * word + byte;
   const int half = byte / 2 * 16, odd = byte % 2, steps = 8 / bits;
   return half + steps * (word / steps * 2 + odd) + word % steps;
 }
@@ -62,7 +62,7 @@ void write_digits(const cpu::FloatTask& task, const WholeNumbers<23>& from, cpu:
   };
   static constexpr Places kPlaces = [] {
     Places places{};
-    for (int i = 0; i < 32; ++i) places.k[i] = static_cast<std::uint8_t>(digit_k(kBits, kSmall, i / 4, i % 4));
+    for (int i = 0; i < 32; ++i) places.k[i] = static_cast<std::uint8_t>(digit_k(kBits, i / 4, i % 4));
     return places;
   }();
   std::int32_t sums[2][3] = {};
@@ -124,15 +124,10 @@ bool pack_digit_groups(const cpu::FloatTask& task, std::int64_t k, const float* 
 // ---- codes of 2 to 4 bits ----
 
 /// One word of a lane's codes as bytes, for 16 outputs at `codes`, vectors kVectorBytes apart.
-template <int kBits, bool kSmall, int kWord>
+template <int kBits, int kWord>
 [[gnu::always_inline]] inline I code_word(const std::byte* codes) {
   const auto lanes = [&](int v) __attribute__((always_inline)) { return load_lanes(codes + v * kVectorBytes); };
-  if constexpr (kSmall) {  // of two vectors the low words, or the high ones, side by side
-    constexpr int v = kWord / 2 % 2 * 2;
-    const I a = lanes(v), b = lanes(v + 1), low = kWord < 4 ? a : shift_right<16>(a), high = kWord < 4 ? shift_left<16>(b) : b;
-    const I both{{_mm256_blend_epi16(low.v[0], high.v[0], 0xAA), _mm256_blend_epi16(low.v[1], high.v[1], 0xAA)}};
-    return bit_and(shift_right<kWord % 2 * 4>(both), set_lanes(0x0F0F0F0Fu));
-  } else if constexpr (kBits == 3) {
+  if constexpr (kBits == 3) {
     const I mask = set_lanes(0x07070707u);
     if constexpr (kWord < 6) return bit_and(shift_right<kWord % 2 * 3>(lanes(kWord / 2)), mask);
     SpareCodes<3> spare;
@@ -146,7 +141,7 @@ template <int kBits, bool kSmall, int kWord>
 }
 
 /// base + the value of words [kFirst, kFirst + kCount) of an entry against 16 outputs.
-template <int kBits, bool kSmall, bool kLookUp, int kFirst, int kCount>
+template <int kBits, bool kLookUp, int kFirst, int kCount>
 [[gnu::always_inline]] inline F add_words(const cpu::DigitGroup& group, const std::int32_t* start, __m256i table, const std::byte* codes,
                                           F base) {
   const __m256i ones = _mm256_set1_epi16(1);
@@ -156,7 +151,7 @@ template <int kBits, bool kSmall, bool kLookUp, int kFirst, int kCount>
     __m256i words[3][2];
     unroll<0, 4>([&](auto step) __attribute__((always_inline)) {
       constexpr int kStep = decltype(step)::value, kWord = kFirst + decltype(quarter)::value * 4 + kStep;
-      I bytes = code_word<kBits, kSmall, kWord>(codes);
+      I bytes = code_word<kBits, kWord>(codes);
       if constexpr (kLookUp)
         for (int h = 0; h < 2; ++h) bytes.v[h] = _mm256_shuffle_epi8(table, bytes.v[h]);
       for (int d = 0; d < 3; ++d) {
@@ -187,9 +182,9 @@ struct CodeDigits {
   template <int kHalf>
   [[gnu::always_inline]] F add(const Entry& group, const std::byte* codes, F base) const {
     if constexpr (kSmall)
-      return add_words<kBits, true, kLookUp, 4 * kHalf, 4>(group, group.start[kHalf], table, codes, base);
+      return add_words<kBits, kLookUp, 4 * kHalf, 4>(group, group.start[kHalf], table, codes, base);
     else
-      return add_words<kBits, false, kLookUp, 0, 8>(group, group.start[0], table, codes, base);
+      return add_words<kBits, kLookUp, 0, 8>(group, group.start[0], table, codes, base);
   }
 };
 

@@ -74,6 +74,8 @@ inline I widen_bytes(const std::uint8_t* p) {
   return {{_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))),
            _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8)))}};
 }
+/// The same at the top of lanes.
+inline I top_bytes(const std::uint8_t* p) { return shift_left<24>(widen_bytes(p)); }
 inline I widen_words(const std::uint16_t* p) {
   return {{_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
            _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))}};

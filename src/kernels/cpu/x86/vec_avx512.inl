@@ -55,6 +55,12 @@ inline I odd_bits(I a, I b, I c) { return _mm512_ternarylogic_epi32(a, b, c, 0x9
 inline I larger(I a, I b) { return _mm512_max_epu32(a, b); }
 inline F as_float(I v) { return _mm512_castsi512_ps(v); }
 inline I widen_bytes(const std::uint8_t* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+/// The same at the top of lanes.
+inline I top_bytes(const std::uint8_t* p) {
+  const I from = _mm512_slli_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), 24);
+  const I bytes = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm512_maskz_permutexvar_epi8(0x8888888888888888u, from, bytes);
+}
 inline I widen_words(const std::uint16_t* p) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
 inline F to_float(I v) { return _mm512_cvtepi32_ps(v); }
 
