@@ -44,14 +44,17 @@ void check_scales(const ModuleReader& module, const QuantizedTensor& q) {
   }
 }
 
+}  // namespace
+
 Json quantization_config(const Checkpoint& checkpoint) {
   const std::string text = checkpoint.config();
   if (text.empty()) return nullptr;
-  const Json config = parse_json(text, checkpoint.directory() / kConfigFile);
-  return config.is_object() && config.contains("quantization_config") ? config.at("quantization_config") : Json(nullptr);
+  const std::filesystem::path path = checkpoint.directory() / kConfigFile;
+  Json config = parse_json(text, path);
+  if (!config.is_object()) throw CorruptFile(fmt::format("{}: it is not a JSON object", path.string()));
+  const auto found = config.find("quantization_config");
+  return found != config.end() ? std::move(*found) : Json(nullptr);
 }
-
-}  // namespace
 
 std::span<const InteropFormat> interop_formats() {
   static const InteropFormat formats[] = {compressed_tensors_format(), gptq_format(),     awq_format(),

@@ -104,6 +104,9 @@ InteropFormat read_only_format(Ecosystem ecosystem, std::string_view name, std::
 std::span<const InteropFormat> interop_formats();
 const InteropFormat& interop_format(Ecosystem ecosystem);
 
+/// quantization_config of the checkpoint's config.json; null where there is none.
+Json quantization_config(const Checkpoint& checkpoint);
+
 /// A checkpoint of one of the ecosystems, by its config.json; nothing where it is none.
 class InteropReader {
  public:

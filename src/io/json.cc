@@ -96,22 +96,50 @@ class Check {
   OpenKeys keys_;
 };
 
-void check(std::string_view text, const std::filesystem::path& path, Check&& check) {
-  const auto reject = [&](const std::string& why) { throw CorruptFile(fmt::format("{}: {}", path.string(), why)); };
+[[noreturn]] void refuse(const std::filesystem::path& path, const std::string& why) {
+  throw CorruptFile(fmt::format("{}: {}", path.string(), why));
+}
+
+void check_beginning(std::string_view text, const std::filesystem::path& path) {
   const std::size_t nul = text.find('\0');
-  if (nul != std::string_view::npos) reject(fmt::format("it has a NUL at offset {}", nul));
-  if (text.starts_with("\xEF\xBB\xBF")) reject("it begins with a byte-order mark");
-  if (!Json::sax_parse(text.begin(), text.end(), &check)) reject(check.problem);
+  if (nul != std::string_view::npos) refuse(path, fmt::format("it has a NUL at offset {}", nul));
+  if (text.starts_with("\xEF\xBB\xBF")) refuse(path, "it begins with a byte-order mark");
+}
+
+/// Builds what the text says, and checks it on the way: reading takes most of the time, and is done once.
+template <typename Value>
+Value checked(std::string_view text, const std::filesystem::path& path, Check&& check) {
+  using Event = typename Value::parse_event_t;
+  check_beginning(text, path);
+  const auto step = [&](int, Event event, Value& value) {
+    bool goes_on = true;
+    if (event == Event::object_start) goes_on = check.start_object(0);
+    if (event == Event::object_end) goes_on = check.end_object();
+    if (event == Event::key) goes_on = check.key(value.template get_ref<const std::string&>());
+    if (event == Event::array_start) goes_on = check.start_array(0);
+    if (event == Event::array_end) goes_on = check.end_array();
+    if (!goes_on) refuse(path, check.problem);
+    return true;
+  };
+  try {
+    return Value::parse(text.begin(), text.end(), step);
+  } catch (const nlohmann::json::parse_error& error) {
+    check.parse_error(error.byte, "", error);
+  } catch (const nlohmann::json::exception&) {
+    check_json(text, path);  // a number beyond all types: says where
+  }
+  refuse(path, check.problem);
 }
 
 }  // namespace
 
-void check_json(std::string_view text, const std::filesystem::path& path) { check(text, path, Check{}); }
-
-Json parse_json(std::string_view text, const std::filesystem::path& path) {
-  check_json(text, path);
-  return Json::parse(text.begin(), text.end());
+void check_json(std::string_view text, const std::filesystem::path& path) {
+  check_beginning(text, path);
+  Check check;
+  if (!Json::sax_parse(text.begin(), text.end(), &check)) refuse(path, check.problem);
 }
+
+Json parse_json(std::string_view text, const std::filesystem::path& path) { return checked<Json>(text, path, Check{}); }
 
 namespace {
 
@@ -132,8 +160,7 @@ std::int64_t whole_number(const Json& array, std::size_t index) { return checked
 OrderedJson parse_ordered_json(std::string_view text, const std::filesystem::path& path) {
   Check limited;
   limited.most_keys = kMostOrderedKeys;
-  check(text, path, std::move(limited));
-  return OrderedJson::parse(text.begin(), text.end());
+  return checked<OrderedJson>(text, path, std::move(limited));
 }
 
 }  // namespace narrow::io

@@ -70,19 +70,13 @@ void check_not_quantized(const Checkpoint& input) {
   if (input.is_quantized())
     throw InvalidArgument(
         fmt::format("{} is already quantized by narrow; dequantize it first or use its source", input.directory().string()));
-  const std::string config = input.config();
-  if (config.empty()) return;
-  const io::Json json = io::parse_json(config, input.directory() / "config.json");
-  if (!json.is_object()) throw CorruptFile(fmt::format("{}: it is not a JSON object", (input.directory() / "config.json").string()));
-  const auto quantization = json.find("quantization_config");
-  if (quantization == json.end() || quantization->is_null()) return;
-  const std::string method =
-      quantization->is_object() && quantization->contains("quant_method") && quantization->at("quant_method").is_string()
-          ? quantization->at("quant_method").get_ref<const std::string&>()
-          : "an unknown method";
+  const io::Json quantization = io::quantization_config(input);
+  if (quantization.is_null()) return;
+  const bool has_name = quantization.is_object() && quantization.contains("quant_method") && quantization.at("quant_method").is_string();
+  const std::string method = has_name ? quantization.at("quant_method").get_ref<const std::string&>() : "an unknown method";
   throw InvalidArgument(
       fmt::format("{} is already quantized by {}; use its unquantized source{}", input.directory().string(), io::in_quotes(method),
-                  io::InteropReader::open(input) ? ", or make one: `narrow convert IN OWN --to narrow`, `narrow dequantize OWN OUT`" : ""));
+                  io::InteropReader::open(input, quantization) ? ", or make one: `narrow convert IN OWN --to narrow`, `narrow dequantize OWN OUT`" : ""));
 }
 
 std::uint64_t side_file_bytes(const Checkpoint& input) {
