@@ -27,7 +27,8 @@ add_library(narrow SHARED
   kernels/reference/matmul.cc
   kernels/reference/quantize.cc
   kernels/cpu/matmul_rows.cc
-  kernels/cpu/matmul_task.cc
+  kernels/cpu/matmul_float_task.cc
+  kernels/cpu/matmul_integer_task.cc
   kernels/cpu/quantize/plan.cc
   ${leaves}
   ${table}

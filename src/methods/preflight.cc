@@ -74,9 +74,10 @@ void check_not_quantized(const Checkpoint& input) {
   if (quantization.is_null()) return;
   const bool has_name = quantization.is_object() && quantization.contains("quant_method") && quantization.at("quant_method").is_string();
   const std::string method = has_name ? quantization.at("quant_method").get_ref<const std::string&>() : "an unknown method";
-  throw InvalidArgument(
-      fmt::format("{} is already quantized by {}; use its unquantized source{}", input.directory().string(), io::in_quotes(method),
-                  io::InteropReader::open(input, quantization) ? ", or make one: `narrow convert IN OWN --to narrow`, `narrow dequantize OWN OUT`" : ""));
+  throw InvalidArgument(fmt::format(
+      "{} is already quantized by {}; use its unquantized source{}", input.directory().string(), io::in_quotes(method),
+      io::InteropReader::open(input, quantization) ? ", or make one: `narrow convert IN OWN --to narrow`, `narrow dequantize OWN OUT`"
+                                                   : ""));
 }
 
 std::uint64_t side_file_bytes(const Checkpoint& input) {

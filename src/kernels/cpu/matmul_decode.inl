@@ -121,7 +121,8 @@ struct Fp32Decoder {
 
 // ---- the codes of a group ----
 
-/// The bit of a word, or of a lane where codes are not in words, at which the j-th of a vector's codes lies, and how many of them there are.
+/// The bit of a word, or of a lane where codes are not in words, at which the j-th of a vector's codes lies, and how many of them there
+/// are.
 constexpr int bit_of_code(int bits, int j) {
   if (bits == 3) return j / 2 * 8 + j % 2 * 3;
   return bits == 4 ? j % 4 * 8 + j / 4 * 4 : bits * j;

@@ -1,6 +1,6 @@
 #pragma once
-/// What the vector bodies of matmul read: constants computed once per product by portable code (matmul_task.cc), at the head of the
-/// packed activations. Instruction-set leaves see these plain structs and call nothing else.
+/// What the vector bodies of matmul read: constants computed once per product by portable code (matmul_float_task.cc,
+/// matmul_integer_task.cc), at the head of the packed activations. Instruction-set leaves see these plain structs and call nothing else.
 
 #include <cstddef>
 #include <cstdint>
