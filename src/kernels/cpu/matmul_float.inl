@@ -129,7 +129,7 @@ void float_run(const MatmulProblem& problem, const MatmulTile& part, const std::
   } else if (rows <= 4) {
     constexpr bool kTables = Decoder::kBits <= 2 && !Decoder::kZero;
     constexpr bool kNarrow = Decoder::kBits >= (kByteSums ? 3 : 2) && Decoder::kBits <= 4;
-    constexpr bool kDigits = kDigitRows && ((kNarrow && (kDigitZeros || !Decoder::kZero)) || std::is_same_v<Decoder, Int8Decoder>);
+    constexpr bool kDigits = kDigitRows && ((kNarrow && (Decoder::kBits >= 3 || !Decoder::kZero)) || std::is_same_v<Decoder, Int8Decoder>);
     constexpr bool kBytes = std::is_same_v<Decoder, FloatDecoder<8>>;
     if (kDigits && task.has_digits) {
       if constexpr (kDigits) gemv_by_digits(Decoder(task), task, panel, packed, sums);

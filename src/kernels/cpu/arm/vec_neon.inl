@@ -151,7 +151,6 @@ constexpr int kDotRows = 4;
 constexpr int kDotBytes = 1;  // of a packed activation
 constexpr bool kDigitRows = false;
 constexpr bool kByteRow = false;
-constexpr bool kDigitZeros = false;
 constexpr bool kByteSums = false;
 constexpr cpu::MatmulPack kFloatPack = cpu::float_pack;
 constexpr int kSegmentParts = 0;

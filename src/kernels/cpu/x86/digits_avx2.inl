@@ -140,19 +140,26 @@ template <int kBits, int kWord>
   }
 }
 
+/// How codes become numbers: by a table of bytes, as they are less a common offset, or as they are less each output's zero point.
+enum class DigitCodes { kTable, kOffset, kZeros };
+
 /// base + the value of words [kFirst, kFirst + kCount) of an entry against 16 outputs.
-template <int kBits, bool kLookUp, int kFirst, int kCount>
-[[gnu::always_inline]] inline F add_words(const cpu::DigitGroup& group, const std::int32_t* start, __m256i table, const std::byte* codes,
-                                          F base) {
+template <int kBits, DigitCodes kCodes, int kFirst, int kCount>
+[[gnu::always_inline]] inline F add_words(const cpu::DigitGroup& group, const std::int32_t* start, __m256i table, I zeros,
+                                          const std::byte* codes, F base) {
   const __m256i ones = _mm256_set1_epi16(1);
   I sums[3];
-  for (int d = 0; d < 3; ++d) sums[d] = set_lanes(static_cast<std::uint32_t>(start[d]));
+  for (int d = 0; d < 3; ++d) {
+    sums[d] = set_lanes(static_cast<std::uint32_t>(start[d]));
+    if constexpr (kCodes == DigitCodes::kZeros)
+      for (int h = 0; h < 2; ++h) sums[d].v[h] = _mm256_mullo_epi32(sums[d].v[h], zeros.v[h]);
+  }
   unroll<0, kCount / 4>([&](auto quarter) __attribute__((always_inline)) {
     __m256i words[3][2];
     unroll<0, 4>([&](auto step) __attribute__((always_inline)) {
       constexpr int kStep = decltype(step)::value, kWord = kFirst + decltype(quarter)::value * 4 + kStep;
       I bytes = code_word<kBits, kWord>(codes);
-      if constexpr (kLookUp)
+      if constexpr (kCodes == DigitCodes::kTable)
         for (int h = 0; h < 2; ++h) bytes.v[h] = _mm256_shuffle_epi8(table, bytes.v[h]);
       for (int d = 0; d < 3; ++d) {
         const __m256i digit = broadcast_word(group.digit[kWord][d]);
@@ -171,20 +178,20 @@ template <int kBits, bool kLookUp, int kFirst, int kCount>
 }
 
 /// A group, or half of one, of 16 outputs: what digit_rows adds up.
-template <int kBits, bool kSmall, bool kLookUp>
+template <int kBits, bool kSmall, DigitCodes kCodes>
 struct CodeDigits {
   static constexpr int kCodeBits = kBits;
-  static constexpr bool kHalves = kSmall;
+  static constexpr bool kHalves = kSmall, kHasZeros = kCodes == DigitCodes::kZeros;
   using Entry = cpu::DigitGroup;
   const Entry* entries;
   __m256i table;
 
   template <int kHalf>
-  [[gnu::always_inline]] F add(const Entry& group, const std::byte* codes, F base) const {
+  [[gnu::always_inline]] F add(const Entry& group, I zeros, const std::byte* codes, F base) const {
     if constexpr (kSmall)
-      return add_words<kBits, kLookUp, 4 * kHalf, 4>(group, group.start[kHalf], table, codes, base);
+      return add_words<kBits, kCodes, 4 * kHalf, 4>(group, group.start[kHalf], table, zeros, codes, base);
     else
-      return add_words<kBits, kLookUp, 0, 8>(group, group.start[0], table, codes, base);
+      return add_words<kBits, kCodes, 0, 8>(group, group.start[0], table, zeros, codes, base);
   }
 };
 
@@ -192,12 +199,12 @@ struct CodeDigits {
 
 struct ByteDigits {
   static constexpr int kCodeBits = 8;
-  static constexpr bool kHalves = false;
+  static constexpr bool kHalves = false, kHasZeros = false;
   using Entry = cpu::WordDigitGroup;
   const Entry* entries;
 
   template <int>
-  [[gnu::always_inline]] F add(const Entry& group, const std::byte* codes, F base) const {
+  [[gnu::always_inline]] F add(const Entry& group, I, const std::byte* codes, F base) const {
     I sums[2];
     for (int d = 0; d < 2; ++d) sums[d] = set_lanes(static_cast<std::uint32_t>(group.start[d]));
     for (int v = 0; v < 8; ++v) {
@@ -232,10 +239,12 @@ void digit_row(const cpu::FloatTask& task, const FloatPanel& panel, const Source
       for (int v = 0; v < Source::kCodeBits; ++v) __builtin_prefetch(part + v * kVectorBytes + kPrefetchBytes, 0, 2);
       std::int64_t index = group;
       F halves[2] = {Source::kHalves ? set(0.0f) : block[p], set(0.0f)};
+      I zeros{};
+      if constexpr (Source::kHasZeros) zeros = widen_bytes(panel.zero_points + scale + p * kPart);
       do {
         const typename Source::Entry& entry = source.entries[index];
-        halves[0] = source.template add<0>(entry, part, halves[0]);
-        if constexpr (Source::kHalves) halves[1] = source.template add<1>(entry, part, halves[1]);
+        halves[0] = source.template add<0>(entry, zeros, part, halves[0]);
+        if constexpr (Source::kHalves) halves[1] = source.template add<1>(entry, zeros, part, halves[1]);
         index = entry.next;
       } while (index != 0);
       if constexpr (Source::kHalves) {
@@ -266,17 +275,17 @@ void gemv_by_digits(const Decoder&, const cpu::FloatTask& task, const FloatPanel
   } else {
     const auto* entries = reinterpret_cast<const cpu::DigitGroup*>(digits);
     const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(task.bytes)));
-    constexpr bool kLookUp = Decoder::kLookUp;
-    if constexpr (kBits == 4)
-      if (task.halves_per_block == 1) return digit_row(task, panel, CodeDigits<4, true, kLookUp>{entries, table}, sums);
-    digit_row(task, panel, CodeDigits<kBits, false, kLookUp>{entries, table}, sums);
+    constexpr DigitCodes kCodes = Decoder::kZero ? DigitCodes::kZeros : (Decoder::kLookUp ? DigitCodes::kTable : DigitCodes::kOffset);
+    if constexpr (kBits == 4 && !Decoder::kZero)
+      if (task.halves_per_block == 1) return digit_row(task, panel, CodeDigits<4, true, kCodes>{entries, table}, sums);
+    digit_row(task, panel, CodeDigits<kBits, false, kCodes>{entries, table}, sums);
   }
 }
 
 /// As cpu::float_pack, and the digits, where the bytes of codes are small enough.
 void digit_pack(const MatmulProblem& problem, std::int64_t m_begin, std::int64_t m_end, std::byte* packed) {
   auto& task = *reinterpret_cast<cpu::FloatTask*>(packed);
-  if (task.digits_offset == 0 || problem.w.scheme.asymmetric) return cpu::float_pack(problem, m_begin, m_end, packed);
+  if (task.digits_offset == 0) return cpu::float_pack(problem, m_begin, m_end, packed);
   cpu::float_pack_rows(problem, m_begin, m_end, packed);
   const auto* x = reinterpret_cast<const float*>(packed + task.x_offset);
   const int bits = problem.w.scheme.element.bits;

@@ -109,7 +109,6 @@ inline F look_up32(I index, const Table& table) {
 // ---- integer dot products: dot_words_avx2.inl, dot_avxvnni.inl ----
 
 constexpr bool kByteRow = false;
-constexpr bool kDigitZeros = false;
 constexpr bool kByteSums = false;
 constexpr int kSegmentParts = 0;
 constexpr std::uint32_t kDotOffset = 0;  // subtracted from weights before the product

@@ -80,7 +80,6 @@ constexpr int kDotRows = 6;
 constexpr int kDotBytes = 1;             // of a packed activation
 constexpr bool kDigitRows = true;        // x86/digits.inl: one row and codes of 3 or 4 bits, or int8
 constexpr bool kByteRow = true;          // x86/byte_row.inl: one row and 8-bit floats
-constexpr bool kDigitZeros = true;       // digits of asymmetric codes
 constexpr bool kByteSums = true;         // x86/byte_sums.inl: one row and codes of 1 or 2 bits
 constexpr int kSegmentParts = 2;         // of 16 outputs whose sums and values along k stay in registers
 constexpr std::uint32_t kDotOffset = 0;  // subtracted from weights before the product
