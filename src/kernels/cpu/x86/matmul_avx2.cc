@@ -27,7 +27,9 @@ constexpr std::int64_t kTilePrefetchBytes = 0;
 using Float6Decoder = FloatDecoder<6>;
 
 #include "kernels/cpu/matmul_gemv.inl"
+#include "kernels/cpu/digit_codes.inl"
 #include "kernels/cpu/x86/digits_avx2.inl"
+#include "kernels/cpu/digit_row.inl"
 #include "kernels/cpu/matmul_float.inl"
 #include "kernels/cpu/matmul_integer.inl"
 #include "kernels/cpu/x86/code_tile_avx2.inl"
