@@ -28,6 +28,42 @@ template <int kBits, int kWord>
   }
 }
 
+/// 32 activations as whole numbers below 2^kWhole in a common unit, round by round; what is left of them stays in `left`.
+template <int kWhole>
+struct WholeNumbers {
+  alignas(64) float left[32];
+  alignas(64) std::int32_t q[32];
+  float unit = 1.0f;
+
+  /// False where their range does not allow it.
+  bool next() {
+    std::uint32_t largest = 0;
+    for (int i = 0; i < 32; ++i) {
+      const std::uint32_t magnitude = __builtin_bit_cast(std::uint32_t, left[i]) & 0x7FFFFFFFu;
+      largest = largest < magnitude ? magnitude : largest;
+    }
+    // largest 2^(126 + kWhole - field) is at most 2^kWhole - 2^(kWhole - 7), room for the carries of digits
+    const std::uint32_t field = (largest + 0x20000u) >> 23;
+    if (largest != 0 && (field < 40 || field > 214)) return false;
+    const std::uint32_t shift = largest == 0 ? 0u : 126u + kWhole - field;
+    const float scale = __builtin_bit_cast(float, (127u + shift) << 23);
+    unit = __builtin_bit_cast(float, (127u - shift) << 23);
+    for (int i = 0; i < 32; i += kPart) {
+      const F values = load(left + i);
+      const I whole = to_whole(mul(values, set(scale)));
+      store_lanes(q + i, whole);
+      store(left + i, fma(to_float(whole), set(-unit), values));
+    }
+    return true;
+  }
+  /// Whether no more than `tolerance` is left of any of x.
+  bool is_enough(const float* x, float tolerance) const {
+    int wrong = 0;
+    for (int i = 0; i < 32; ++i) wrong |= __builtin_fabsf(left[i]) <= __builtin_fabsf(x[i]) * tolerance ? 0 : 1;
+    return wrong == 0;
+  }
+};
+
 /// What the entries of one kind hold of a round.
 template <int kBits, bool kSmall, typename Numbers>
 void write_digits(const cpu::FloatTask& task, const Numbers& from, cpu::DigitGroup& to) {

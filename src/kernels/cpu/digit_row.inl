@@ -1,6 +1,6 @@
 // One row of fp32 against codes of 2 to 4 bits, or int8, by integer dot products, as x86/digits.inl, for leaves of fewer registers: no
 // activation is rounded to 8 bits. 32 activations are whole numbers in a common unit, in three digits of a byte (cpu::DigitGroup). Included
-// in a leaf's namespace after its WholeNumbers (activations to whole numbers), add_words (digits times codes) and ByteDigits (int8).
+// in a leaf's namespace after its add_words (digits times codes) and ByteDigits (int8), which follow digit_codes.inl.
 // Error: that of the digits, K 2^-25 sum |x||w|, and a rounding per group and block. Bound: the memory that holds the weight.
 
 // ---- activations to digits ----

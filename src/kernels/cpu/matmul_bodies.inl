@@ -35,3 +35,20 @@ constexpr cpu::MatmulBodies matmul_bodies() {
   b.dot_rows = kIntegerRows;
   return b;
 }
+
+/// `b` and the rows of one row of fp32 by digits.
+template <typename Bodies>
+constexpr Bodies with_digit_rows(Bodies b) {
+  b.int8 = row_run<Int8Decoder>;
+  b.int4 = row_run<SymmetricDecoder<4>>;
+  b.int3 = row_run<SymmetricDecoder<3>>;
+  b.code4 = row_run<TableDecoder<4>>;
+  b.code3 = row_run<TableDecoder<3>>;
+  b.code2 = row_run<TableDecoder<2>>;
+  b.code4_zero = row_run<TableDecoder<4, true>>;
+  b.code3_zero = row_run<TableDecoder<3, true>>;
+  b.float_pack = kFloatPack;
+  b.float_scratch = float_scratch_bytes;
+  b.float_rows = 1;
+  return b;
+}

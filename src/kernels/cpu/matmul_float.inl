@@ -110,14 +110,51 @@ inline std::size_t float_scratch_bytes(const MatmulProblem& problem) {
   return static_cast<std::size_t>((kChunk + (rows + kTileRows) * (problem.in_fp64 ? 2 : 1)) * kLanes * 4);
 }
 
+/// The panel of a tile of y.
+inline FloatPanel panel_of(const MatmulProblem& problem, const cpu::FloatTask& task, const MatmulTile& part) {
+  const std::int64_t index = part.n_begin / kLanes;
+  return {reinterpret_cast<const std::byte*>(problem.w.codes) + index * task.panel_bytes, problem.w.scales, problem.w.zero_points,
+          index * task.scales.blocks * kLanes};
+}
+
+/// sums[64] of the only row of a product, by the way that its packing allows.
+template <typename Decoder>
+void multiply_row(const cpu::FloatTask& task, const FloatPanel& panel, const std::byte* packed, float* sums) {
+  constexpr bool kTables = Decoder::kBits <= 2 && !Decoder::kZero;
+  constexpr bool kNarrow = Decoder::kBits >= (kByteSums ? 3 : 2) && Decoder::kBits <= 4;
+  constexpr bool kDigits = kDigitRows && ((kNarrow && (Decoder::kBits >= 3 || !Decoder::kZero)) || std::is_same_v<Decoder, Int8Decoder>);
+  constexpr bool kBytes = std::is_same_v<Decoder, FloatDecoder<8>>;
+  const auto* x = reinterpret_cast<const float*>(packed + task.x_offset);
+  if constexpr (kDigits)
+    if (task.has_digits) return gemv_by_digits(Decoder(task), task, panel, packed, sums);
+  if constexpr (kByteSums && kTables)
+    if (task.has_byte_sums) return gemv_by_byte_sums(Decoder(task), task, panel, packed, sums);
+  if constexpr (kTables)
+    if (task.tables_offset != 0)
+      return gemv(task, panel, SumTables<Decoder::kBits>{reinterpret_cast<const float*>(packed + task.tables_offset)}, sums);
+  if constexpr (kBytes && kByteRow)
+    if (task.normalized && task.halves_per_block > 1) return gemv_of_bytes(Decoder(task), task, panel, x, sums);
+  if constexpr (kBytes) {
+    using Placed = FloatDecoder<8, false>;
+    if (task.normalized) return gemv(task, panel, DecodedRows<Placed, 1>{Placed(task), {x}}, sums);
+  }
+  gemv(task, panel, DecodedRows<Decoder, 1>{Decoder(task), {x}}, sums);
+}
+
+/// Row m of a tile of y from its sums.
+inline void finish_sums(const MatmulProblem& problem, const cpu::FloatTask& task, const MatmulTile& part, const std::byte* packed,
+                        std::int64_t m, float* sums) {
+  const auto* x_scales = reinterpret_cast<const float*>(packed + task.x_scales_offset);
+  if (problem.x.quantized || task.normalized)
+    for (int i = 0; i < kLanes; ++i) sums[i] = sums[i] * x_scales[m];
+  finish_row(problem.epilogue, m, part.n_begin, static_cast<int>(part.n_end - part.n_begin), sums);
+}
+
 template <typename Decoder>
 void float_run(const MatmulProblem& problem, const MatmulTile& part, const std::byte* packed, std::byte* scratch) {
   const auto& task = *reinterpret_cast<const cpu::FloatTask*>(packed);
-  const std::int64_t index = part.n_begin / kLanes;
-  const FloatPanel panel{reinterpret_cast<const std::byte*>(problem.w.codes) + index * task.panel_bytes, problem.w.scales,
-                         problem.w.zero_points, index * task.scales.blocks * kLanes};
+  const FloatPanel panel = panel_of(problem, task, part);
   const auto* x = reinterpret_cast<const float*>(packed + task.x_offset);
-  const auto* x_scales = reinterpret_cast<const float*>(packed + task.x_scales_offset);
   float* sums = reinterpret_cast<float*>(scratch);
   double* wide_sums = reinterpret_cast<double*>(scratch);
   const std::int64_t rows = part.m_end - part.m_begin;
@@ -126,30 +163,12 @@ void float_run(const MatmulProblem& problem, const MatmulTile& part, const std::
 
   if (problem.in_fp64) {
     multiply_many(task, panel, decode_part<Decoder>, row_at(0), rows, chunk, wide_sums);
+  } else if (problem.m == 1) {
+    multiply_row<Decoder>(task, panel, packed, sums);
+  } else if (rows <= 2) {
+    gemv(task, panel, DecodedRows<Decoder, 2>{Decoder(task), {row_at(0), row_at(1)}}, sums);
   } else if (rows <= 4) {
-    constexpr bool kTables = Decoder::kBits <= 2 && !Decoder::kZero;
-    constexpr bool kNarrow = Decoder::kBits >= (kByteSums ? 3 : 2) && Decoder::kBits <= 4;
-    constexpr bool kDigits = kDigitRows && ((kNarrow && (Decoder::kBits >= 3 || !Decoder::kZero)) || std::is_same_v<Decoder, Int8Decoder>);
-    constexpr bool kBytes = std::is_same_v<Decoder, FloatDecoder<8>>;
-    if (kDigits && task.has_digits) {
-      if constexpr (kDigits) gemv_by_digits(Decoder(task), task, panel, packed, sums);
-    } else if (kByteSums && kTables && task.has_byte_sums) {
-      if constexpr (kByteSums && kTables) gemv_by_byte_sums(Decoder(task), task, panel, packed, sums);
-    } else if (kTables && task.tables_offset != 0) {
-      if constexpr (kTables)
-        gemv(task, panel, SumTables<Decoder::kBits>{reinterpret_cast<const float*>(packed + task.tables_offset)}, sums);
-    } else if (kByteRow && kBytes && task.normalized && task.halves_per_block > 1) {
-      if constexpr (kByteRow && kBytes) gemv_of_bytes(Decoder(task), task, panel, row_at(0), sums);
-    } else if (kBytes && task.normalized) {
-      using Placed = FloatDecoder<8, false>;
-      if constexpr (kBytes) gemv(task, panel, DecodedRows<Placed, 1>{Placed(task), {row_at(0)}}, sums);
-    } else if (rows == 1) {
-      gemv(task, panel, DecodedRows<Decoder, 1>{Decoder(task), {row_at(0)}}, sums);
-    } else if (rows == 2) {
-      gemv(task, panel, DecodedRows<Decoder, 2>{Decoder(task), {row_at(0), row_at(1)}}, sums);
-    } else {
-      gemv(task, panel, DecodedRows<Decoder, 4>{Decoder(task), {row_at(0), row_at(1), row_at(2), row_at(3)}}, sums);
-    }
+    gemv(task, panel, DecodedRows<Decoder, 4>{Decoder(task), {row_at(0), row_at(1), row_at(2), row_at(3)}}, sums);
   } else {
     multiply_many(task, panel, decode_part<Decoder>, row_at(0), rows, chunk, sums);
   }
@@ -157,9 +176,15 @@ void float_run(const MatmulProblem& problem, const MatmulTile& part, const std::
     float* values = problem.in_fp64 ? chunk : sums + row * kLanes;
     if (problem.in_fp64)
       for (int i = 0; i < kLanes; ++i) values[i] = static_cast<float>(wide_sums[row * kLanes + i]);
-    const std::int64_t m = part.m_begin + row;
-    if (problem.x.quantized || task.normalized)
-      for (int i = 0; i < kLanes; ++i) values[i] = values[i] * x_scales[m];
-    finish_row(problem.epilogue, m, part.n_begin, static_cast<int>(part.n_end - part.n_begin), values);
+    finish_sums(problem, task, part, packed, part.m_begin + row, values);
   }
+}
+
+/// Of products with one row.
+template <typename Decoder>
+void row_run(const MatmulProblem& problem, const MatmulTile& part, const std::byte* packed, std::byte* scratch) {
+  const auto& task = *reinterpret_cast<const cpu::FloatTask*>(packed);
+  float* sums = reinterpret_cast<float*>(scratch);
+  multiply_row<Decoder>(task, panel_of(problem, task, part), packed, sums);
+  finish_sums(problem, task, part, packed, 0, sums);
 }

@@ -51,6 +51,8 @@ struct MatmulNames {
 void append_integer_rows(std::vector<MatmulKernel>& rows, Isa isa, const MatmulNames& names, const MatmulBodies& bodies);
 /// The same and those of float activations.
 void append_rows(std::vector<MatmulKernel>& rows, Isa isa, const MatmulNames& names, const MatmulBodies& bodies);
+/// The same and those of float activations that take a single row of them.
+void append_rows_of_one(std::vector<MatmulKernel>& rows, Isa isa, const MatmulNames& names, const MatmulBodies& bodies);
 
 }  // namespace narrow::cpu
 

@@ -1,5 +1,6 @@
 // SDOT takes signed weights: the stored unsigned ones less 128.
 
+constexpr bool kDigitRows = true;  // arm/digits_sdot.inl: one row of fp32 and codes of 2 to 4 bits, or int8
 constexpr std::uint32_t kDotOffset = 128;
 inline DotWeight dot_weight(const I& lanes) {
   return four<I>([&](int i) { return veorq_u32(lanes.v[i], vdupq_n_u32(0x80808080u)); });

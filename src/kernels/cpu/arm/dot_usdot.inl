@@ -1,5 +1,7 @@
 // USDOT takes unsigned weights and signed activations as they are.
 
+constexpr bool kDigitRows = false;
+constexpr cpu::MatmulPack kFloatPack = cpu::float_pack;
 constexpr std::uint32_t kDotOffset = 0;
 inline DotWeight dot_weight(const I& lanes) { return lanes; }
 inline I dot(const I& sum, const DotWeight& w, const DotActivation& x) {

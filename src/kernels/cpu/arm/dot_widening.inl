@@ -1,5 +1,7 @@
 // Widening multiplications: every AArch64 has them.
 
+constexpr bool kDigitRows = false;
+constexpr cpu::MatmulPack kFloatPack = cpu::float_pack;
 constexpr std::uint32_t kDotOffset = 0;
 inline DotWeight dot_weight(const I& lanes) { return lanes; }
 inline I dot(const I& sum, const DotWeight& w, const DotActivation& x) {

@@ -1,4 +1,4 @@
-/// Integer products for AArch64 with SDOT.
+/// Products for AArch64 with SDOT: of integers, and one row of fp32 by digits.
 
 #include <arm_neon.h>
 
@@ -23,12 +23,15 @@ constexpr std::int64_t kTilePrefetchBytes = 0;
 using Float6Decoder = FloatDecoder<6>;
 
 #include "kernels/cpu/matmul_gemv.inl"
+#include "kernels/cpu/digit_codes.inl"
+#include "kernels/cpu/arm/digits_sdot.inl"
+#include "kernels/cpu/digit_row.inl"
 #include "kernels/cpu/matmul_float.inl"
 #include "kernels/cpu/matmul_integer.inl"
 #include "kernels/cpu/matmul_bodies.inl"
 
 }  // namespace
 
-const cpu::MatmulBodies kMatmulBodies = matmul_bodies<false>();
+const cpu::MatmulBodies kMatmulBodies = with_digit_rows(matmul_bodies<false>());
 
 }  // namespace narrow::dotprod

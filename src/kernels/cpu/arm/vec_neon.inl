@@ -103,6 +103,10 @@ inline I widen_bytes(const std::uint8_t* p) {
 }
 /// The same at the top of lanes.
 inline I top_bytes(const std::uint8_t* p) { return shift_left<24>(widen_bytes(p)); }
+/// Rounded to nearest, ties to even.
+inline I to_whole(const F& a) {
+  return four<I>([&](int i) { return vreinterpretq_u32_s32(vcvtnq_s32_f32(a.v[i])); });
+}
 inline F to_float(const I& a) {
   return four<F>([&](int i) { return vcvtq_f32_s32(vreinterpretq_s32_u32(a.v[i])); });
 }
@@ -149,10 +153,8 @@ inline F look_up32(const I& index, const Table& table) {
 
 constexpr int kDotRows = 4;
 constexpr int kDotBytes = 1;  // of a packed activation
-constexpr bool kDigitRows = false;
 constexpr bool kByteRow = false;
 constexpr bool kByteSums = false;
-constexpr cpu::MatmulPack kFloatPack = cpu::float_pack;
 constexpr int kSegmentParts = 0;
 using DotWeight = I;
 struct DotActivation {

@@ -5,46 +5,6 @@
 
 constexpr int kLargestByte = 31;  // of codes: four pairs of products fit 16 bits
 
-/// 32 activations as whole numbers below 2^kWhole in a common unit, round by round; what is left of them stays in `left`.
-template <int kWhole>
-struct WholeNumbers {
-  alignas(32) float left[32];
-  alignas(32) std::int32_t q[32];
-  float unit = 1.0f;
-
-  /// False where their range does not allow it.
-  bool next() {
-    std::uint32_t largest = 0;
-    for (int i = 0; i < 32; ++i) {
-      const std::uint32_t magnitude = __builtin_bit_cast(std::uint32_t, left[i]) & 0x7FFFFFFFu;
-      largest = largest < magnitude ? magnitude : largest;
-    }
-    // largest 2^(126 + kWhole - field) is at most 2^kWhole - 2^(kWhole - 7), room for the carries of digits
-    const std::uint32_t field = (largest + 0x20000u) >> 23;
-    if (largest != 0 && (field < 40 || field > 214)) return false;
-    const std::uint32_t shift = largest == 0 ? 0u : 126u + kWhole - field;
-    const float scale = __builtin_bit_cast(float, (127u + shift) << 23);
-    unit = __builtin_bit_cast(float, (127u - shift) << 23);
-    for (int i = 0; i < 32; i += 8) {
-      const __m256 values = _mm256_load_ps(left + i);
-      const __m256i whole = _mm256_cvtps_epi32(_mm256_mul_ps(values, _mm256_set1_ps(scale)));
-      _mm256_store_si256(reinterpret_cast<__m256i*>(q + i), whole);
-      _mm256_store_ps(left + i, _mm256_fnmadd_ps(_mm256_cvtepi32_ps(whole), _mm256_set1_ps(unit), values));
-    }
-    return true;
-  }
-  /// Whether no more than `tolerance` is left of any of x.
-  bool is_enough(const float* x, float tolerance) const {
-    int wrong = 0;
-    for (int i = 0; i < 32; i += 8) {
-      const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF));
-      const __m256 rest = _mm256_and_ps(_mm256_load_ps(left + i), magnitude), whole = _mm256_and_ps(_mm256_loadu_ps(x + i), magnitude);
-      wrong |= _mm256_movemask_ps(_mm256_cmp_ps(rest, _mm256_mul_ps(whole, _mm256_set1_ps(tolerance)), _CMP_NLE_UQ));
-    }
-    return wrong == 0;
-  }
-};
-
 using DigitTable = __m256i;  // of the values of codes in units, plus byte_offset
 inline DigitTable load_digit_table(const cpu::FloatTask& task) {
   return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(task.bytes)));

@@ -80,6 +80,8 @@ inline I widen_words(const std::uint16_t* p) {
   return {{_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
            _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))}};
 }
+/// Rounded to nearest, ties to even.
+inline I to_whole(F a) { return {{_mm256_cvtps_epi32(a.v[0]), _mm256_cvtps_epi32(a.v[1])}}; }
 inline F to_float(I a) { return {{_mm256_cvtepi32_ps(a.v[0]), _mm256_cvtepi32_ps(a.v[1])}}; }
 
 /// 32 values, looked up by the low 4 or 5 bits of a lane: eight at a time, the next bits choose among the eights.
