@@ -101,7 +101,8 @@ std::string format_meant(std::string_view name) {
                                                                           {"half", "fp16"}};
   for (const auto& [other, here] : kElsewhere)
     if (other == name) return std::string(here);
-  for (std::size_t place = name.size(); place-- > 1;)  // a colon was left out: int8row
+  constexpr std::size_t kLongestName = 16;                                         // of a format, and more
+  for (std::size_t place = std::min(name.size(), kLongestName + 1); place-- > 1;)  // a colon was left out: int8row
     if (name[place] >= 'a' && is_format(name.substr(0, place))) return std::string(name).insert(place, 1, ':');
   if (name.starts_with("int") && name.size() < 6) return "int1, int2, int3, int4 or int8";
   return {};
